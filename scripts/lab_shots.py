@@ -46,7 +46,8 @@ def _shoot(
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.goto(f"{base}/login?token={login.token}")
-    page.goto(f"{base}/scene/{number}")
+    page.locator(f"form[action='/scene/{number}/act'] button[value=enter]").first.click()
+    expect(page.locator(f"[data-lab='{number}']")).to_be_visible(timeout=PATIENCE)
     if look == "unsafe":
         page.locator("[data-unsafe]").click()
         expect(page.locator("[data-unsafe]")).to_have_attribute("aria-pressed", "true", timeout=PATIENCE)

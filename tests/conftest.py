@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -45,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     ):  # whoever runs tests, not whoever hands them out
         set_dispositions()
         keep_tree()
+    gc.disable()  # until all tests are collected: what is made up to then stays
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def set_dispositions() -> None:

@@ -124,6 +124,10 @@ class Holdfast(Registry, Verbs):
         """The application's release: `Holdfast(release="1.4.2")`, HOLDFAST_RELEASE, or the git commit where there is one."""
         return find_release(self._given_release or self.settings.release, self._made_in)
 
+    def _environment(self) -> dict[str, str]:
+        """What another process needs in its environment to import this app."""
+        return {}
+
     @property
     def database(self) -> Database:
         if self._opened is None:

@@ -63,6 +63,10 @@ def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         (["drain", "--rate", "nan"], "'nan' is not a number of at least 1"),
         (["drain", "--append"], "--append needs --json FILE"),
         (
+            ["drain", "--quiet-check", "--repeats", "2"],
+            "--quiet-check compares rounds: it needs --repeats 3 or more",
+        ),
+        (
             ["drain", "--json", "nowhere/x.json"],
             "--json nowhere/x.json: there is no folder nowhere. Make it first",
         ),

@@ -10,7 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast.bench import svg
+from holdfast.bench.__main__ import NotQuiet, publish
+from holdfast.bench.machine import build
 from holdfast.bench.plots import PLOTS, draw
+from holdfast.bench.quiet import unrest
 from holdfast.bench.report import Report, figure, read
 from holdfast.bench.scenarios.idle import made
 from holdfast.bench.targets import TARGETS, shares_of_limit, verdicts
@@ -18,6 +21,40 @@ from holdfast.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"scenario", "variant", "unit", "median", "min", "max", "runs"}
+
+
+def test_figures_of_a_busy_or_uneven_machine_are_not_to_be_published() -> None:
+    meta = {"load_at_start": 0.9, "machine": {"cores": 2}}
+    report = Report(dict(meta))
+    report.add("drain", "async-1", "jobs/s", 90, 100, 114)
+    report.add("drain", "async-1 worker CPU", "us/job", 1, 10, 20)  # only rates are compared
+    report.add("steady", "rate over-time", "jobs/s", 1, 10, 20)  # one curve
+    assert unrest(report) == []
+    report.add("drain", "async-1", "jobs/s", 80)
+    report.meta["load_at_start"] = 1.5
+    assert unrest(report) == [
+        "others were at work when it began (load 1.5 on 2 cores)",
+        "drain async-1 differs by 36% between its rounds",
+    ]
+
+
+def test_a_build_says_what_it_says_of_itself() -> None:
+    assert "optimised" in build("'--prefix=/x' '--enable-optimizations' '--with-lto'")
+    assert "does not say that it is optimised" in build("'--prefix=/x'")
+
+
+def test_nothing_is_written_of_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
+    report = Report({"load_at_start": 9.0, "machine": {"cores": 2}, "runs": {}})
+    report.add("drain", "async-1", "jobs/s", 90, 100, 110)
+    path = tmp_path / "x.json"
+    with pytest.raises(
+        NotQuiet, match="the machine was not quiet, and nothing is written: others were at work"
+    ):
+        publish(report, Report(), path)
+    assert not path.exists()
+    report.meta["load_at_start"] = 0.1
+    publish(report, Report(), path)
+    assert read(path).median("drain", "async-1") == 100
 
 
 def full() -> Report:

@@ -1,4 +1,4 @@
-"""A fleet of worker processes on one ordered queue, and what its handlers left in the file of runs."""
+"""A fleet of worker processes on one queue, and what its handlers left in the file of runs."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.conftest import wait_until
 from tests.crash.process import ROOT, TIMINGS, WorkerProcess, lines
-from tests.crash.ring_app import step
+from tests.crash.ring_app import post, step
 
 from holdfast.model.bucket import bucket
 from holdfast.model.ring import buckets_of
@@ -25,15 +25,16 @@ from tests.crash.ring_app import app
 
 async def main():
     loop = asyncio.get_running_loop()
-    await app._serve(["streams"], on_start=lambda worker: loop.add_signal_handler(signal.SIGTERM, worker.stop))
+    await app._serve([{queue!r}], on_start=lambda worker: loop.add_signal_handler(signal.SIGTERM, worker.stop))
 
 asyncio.run(main())
 """
 
 
 class Fleet:
-    def __init__(self, kit: Kit, folder: Path) -> None:
+    def __init__(self, kit: Kit, folder: Path, queue: str = "streams") -> None:
         self.kit = kit
+        self.queue = queue
         self.folder = folder
         self._workers: list[WorkerProcess] = []
 
@@ -51,14 +52,19 @@ class Fleet:
         for name, value in (TIMINGS | PATIENT | settings).items():
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         started = [
-            WorkerProcess([sys.executable, "-c", RUN], environment, self.folder, len(self._workers) + n)
+            WorkerProcess(
+                [sys.executable, "-c", RUN.format(queue=self.queue)],
+                environment,
+                self.folder,
+                len(self._workers) + n,
+            )
             for n in range(count)
         ]
         self._workers += started
         return [worker.until_ready() for worker in started]
 
     def ring(self) -> RingReport:
-        (report,) = Operator(self.kit.database, "ann").rings("streams")
+        (report,) = Operator(self.kit.database, "ann").rings(self.queue)
         return report
 
     def until_agreed(self, workers: list[WorkerProcess]) -> RingReport:
@@ -81,7 +87,8 @@ class Fleet:
         return [key for key in keys if bucket(key) in held]
 
     def job(self, key: str, number: int, seconds: float = 0.0, gate: str = "") -> NewJob[None]:
-        return step.using(partition_key=key).job(key, number, seconds, gate)
+        task = step if self.queue == "streams" else post
+        return task.using(partition_key=key).job(key, number, seconds, gate)
 
     def enqueue(self, keys: list[str], numbers: range, seconds: float = 0.0, gate: str = "") -> None:
         self.kit.app.enqueue_many([self.job(key, n, seconds, gate) for n in numbers for key in keys])

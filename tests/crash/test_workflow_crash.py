@@ -252,6 +252,10 @@ ROWS = [
     ("plain", [Order("transact.before", "kill"), Order("transact.done", "kill")]),
     ("plain", [Order("transact.done", "kill", 2)]),
     ("plain", [Order("transact.before", "cut")]),
+    ("steps", [Order("settle.beside", "kill"), Order("settle.before", "kill")]),
+    ("steps", [Order("record.done", "kill", 2)]),
+    ("steps", [Order("settle.before", "stop")]),
+    ("steps", [Order("settle.beside", "cut")]),
     ("order", [Order("record.before", "stop")]),
     ("order", [Order("transact.before", "pause")]),
     ("order", [Order("record.before", "cut")]),
@@ -303,26 +307,27 @@ def test_the_look_finds_what_must_not_be(kit: Kit, which: str, broken: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("program", "name", "text"),
     [
-        ("holdfast record", "INSERT INTO holdfast.workflow_steps AS s"),
-        ("holdfast record", "holdfast.workflow_decide("),
-        ("holdfast record", "holdfast.workflow_suspend("),
-        ("holdfast settle", "COMMIT"),
-        ("holdfast", "COMMIT"),
-        ("holdfast", "holdfast.workflow_publish("),
+        ("order", "holdfast record", "INSERT INTO holdfast.workflow_steps AS s"),
+        ("order", "holdfast record", "holdfast.workflow_decide("),
+        ("order", "holdfast record", "holdfast.workflow_suspend("),
+        ("order", "holdfast settle", "COMMIT"),
+        ("order", "holdfast", "COMMIT"),
+        ("order", "holdfast", "holdfast.workflow_publish("),
+        ("steps", "holdfast settle", "COMMIT"),
     ],
 )
 def test_the_reply_to_a_write_is_lost(
-    theatre: Theatre, undisturbed: dict[str, Ending], name: str, text: str
+    theatre: Theatre, undisturbed: dict[str, Ending], program: str, name: str, text: str
 ) -> None:
     """The server has done it, and nobody heard of it: it counts, and is not done again. `holdfast`: a Transaction step."""
     proxy = Proxy(theatre.kit.url)
     try:
         proxy.cut_after(text, name=name)
-        ending, _ = theatre.play("order", [], proxy.url)
+        ending, _ = theatre.play(program, [], proxy.url)
         assert proxy.cuts == 1
-        assert ending == undisturbed["order"]
+        assert ending == undisturbed[program]
     finally:
         theatre.end()
         proxy.close()
@@ -381,7 +386,7 @@ def test_a_start_and_a_signal_are_there_exactly_when_they_are_committed(theatre:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras", "plain"])
+@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras", "plain", "steps"])
 def test_an_owner_is_lost_anywhere(
     theatre: Theatre, undisturbed: dict[str, Ending], program: str, point: str, how: str
 ) -> None:

@@ -169,7 +169,12 @@ def build(url: str) -> tuple[Holdfast, dict[str, Any]]:
     def plain(wf: SyncWorkflow, run: str) -> int:
         return wf.transact(reserve_plainly, run) + wf.transact(reserve_plainly, run)
 
-    return app, {flow.name: flow for flow in (order, saga, fails, eras, plain)}
+    @app.workflow(sticky=0.05)
+    async def steps(wf: Workflow, run: str) -> list[object]:
+        """Its last record is written with its end."""
+        return [await wf.step(charge, run), await wf.step(label, run), await wf.step(quick)]
+
+    return app, {flow.name: flow for flow in (order, saga, fails, eras, plain, steps)}
 
 
 @dataclass(frozen=True)

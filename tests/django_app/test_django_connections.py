@@ -1,6 +1,8 @@
 """Connections of handlers: the server ends them between two jobs, and the next job has a good one."""
 
 import asyncio
+import logging
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -8,13 +10,16 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connections
+from tests.conftest import within
 from tests.django_app.stock.models import Part
 from tests.django_app.stock.tasks import (
     ahang_up,
     areceive,
     count,
     hang_up,
+    meet,
     move,
+    promise,
     receive,
     receive_apart,
     swallow,
@@ -112,6 +117,25 @@ def test_an_old_connection_is_replaced(stock: Kit, monkeypatch: pytest.MonkeyPat
     assert third != second
 
 
+async def test_async_handlers_do_not_wait_for_each_other(stock: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a thread for its calls of Django, and the next ones have these threads with their connections."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    worker = asyncio.create_task(stock.arun_worker(until_idle=False, concurrency=2))
+    try:
+        backends = []
+        for _ in range(2):
+            pair = [await meet.aenqueue(seconds=within(10)) for _ in range(2)]
+            backends.append({await handle.aresult(timeout=within(30)) for handle in pair})
+    finally:
+        worker.cancel()
+        await asyncio.wait([worker])
+        await stock.database.aclose()
+    assert len(backends[0]) == 2
+    assert backends[0] == backends[1]
+    assert [t.name for t in threading.enumerate() if t.name.startswith("holdfast-django")] == []
+    assert end_backends(stock) == 0  # a worker leaves no connection behind
+
+
 async def test_the_connections_of_process_handlers_are_the_childs(
     stock: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +171,22 @@ def test_an_error_of_the_orm_that_was_caught_fails_the_attempt(stock: Kit) -> No
     job = stock.job(handle.id)
     assert (job["status"], job["attempts"]) == ("dead_letter", 1)
     assert job["last_error"].startswith("TransactionManagementError: ")
+
+
+def test_what_raises_after_the_commit_is_logged_and_undoes_nothing(
+    stock: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = promise.enqueue(name="nut")
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        stock.run_worker()
+    assert names() == ["after nut", "nut"]
+    assert stock.job(handle.id)["status"] == "completed"
+    (record,) = caplog.records
+    fields: Any = record.__dict__["fields"]
+    assert record.__dict__["event"] == "django.on_commit_failed"
+    assert fields["error"] == "ValueError: invalid literal for int() with base 10: 'nut'"
+    assert (fields["call"], fields["job"]) == ("promise.<locals>.<lambda>", str(handle.id))
+    assert "Traceback" in fields["trace"]
 
 
 def test_a_connection_that_broke_under_a_transaction_spends_no_attempt(

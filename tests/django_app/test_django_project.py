@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -13,14 +15,20 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.test import override_settings
+from tests.conftest import wait_until
 from tests.django_app.stock import life
-from tests.django_app.stock.tasks import receive
+from tests.django_app.stock.tasks import areceive, receive
+from tests.surface.test_cli_worker import Process
 
 from holdfast import ConfigurationError, HoldfastError
+from holdfast import sql as files
 from holdfast.contrib.django import app
+from holdfast.contrib.django.address import address_of
 from holdfast.contrib.django.options import read_options
+from holdfast.contrib.django.project import NAME, DjangoHoldfast
 from holdfast.contrib.django.schema import HoldfastSchema
 from holdfast.db import migrate
+from holdfast.model.release import git_commit
 from holdfast.testing import Kit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,13 +47,19 @@ def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_manage_runs_a_worker_and_every_other_command(stock: Kit) -> None:
     """The same database as Django's, its tasks found, child processes included."""
-    done = manage("holdfast", "enqueue", "receive_apart", "name=bolt")
+    settings = "--settings=tests.django_app.settings"
+    done = manage(
+        "holdfast", "enqueue", "receive_apart", "name=bolt", settings, DJANGO_SETTINGS_MODULE="nowhere"
+    )
     assert done.returncode == 0, done.stderr
-    worked = manage("holdfast", "worker", "--exit-when-idle")
+    areceive.enqueue(name="nut")
+    worked = manage("holdfast", "worker", "--exit-when-idle", STOCK_TELLS="1")
     assert worked.returncode == 0, worked.stderr
-    assert stock.sql("SELECT name FROM stock_part") == [{"name": "bolt"}]
+    assert worked.stdout == "the process ended in its usual way\n"  # not as one with a thread that is stuck
+    assert stock.sql("SELECT name FROM stock_part ORDER BY 1") == [{"name": "bolt"}, {"name": "nut"}]
+    assert stock.sql("SELECT DISTINCT release FROM holdfast.workers") == [{"release": git_commit(ROOT)}]
     listed = manage("holdfast", "jobs", "list", "--json", "--state", "completed")
-    assert [job["task"] for job in json.loads(listed.stdout)["jobs"]] == ["receive_apart"]
+    assert {job["task"] for job in json.loads(listed.stdout)["jobs"]} == {"receive_apart", "areceive"}
 
 
 def test_the_command_line_finds_the_project_by_its_settings(stock: Kit) -> None:
@@ -133,11 +147,84 @@ def test_the_environment_wins_over_the_settings(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_alias_that_has_no_postgresql_is_refused(alias: str, text: str) -> None:
-    from holdfast.contrib.django.project import DjangoHoldfast
-
     with override_settings(HOLDFAST={"DATABASE": alias}), pytest.raises(HoldfastError) as refused:
         _ = DjangoHoldfast().database
     assert text in str(refused.value)
+
+
+def test_a_connection_without_autocommit_is_refused(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
+    connections.close_all()
+    with pytest.raises(ConfigurationError) as refused:
+        address_of("default")
+    assert str(refused.value).startswith(
+        "DATABASES['default'] has AUTOCOMMIT: False. Jobs need to know where"
+    )
+
+
+def test_the_release_is_that_of_the_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("ab" * 20)
+    here = ModuleType("elsewhere")
+    here.__file__ = str(tmp_path / "settings.py")
+    monkeypatch.setitem(sys.modules, "tests.django_app.settings", here)
+    assert DjangoHoldfast().release == "ab" * 6
+    monkeypatch.setenv("HOLDFAST_RELEASE", "7.1")
+    assert DjangoHoldfast().release == "7.1"
+
+
+def test_dev_prints_what_another_terminal_needs_and_ends_with_its_own(stock: Kit, tmp_path: Path) -> None:
+    env = {"DJANGO_SETTINGS_MODULE": "tests.django_app.settings", "PYTHONPATH": str(ROOT)}
+    dev = Process(tmp_path, ("dev", NAME, "--no-web"), env)
+    try:
+        dev.said("worker.started")
+        needed = "  export HOLDFAST_APP=holdfast.contrib.django:app DJANGO_SETTINGS_MODULE=tests.django_app.settings\n"
+        assert needed in dev.err
+    finally:
+        dev.send(signal.SIGHUP)  # its terminal was closed
+        assert dev.end(60) == 0, dev.err
+    wait_until(
+        lambda: not stock.sql("SELECT status FROM holdfast.workers WHERE status IN ('alive', 'draining')"),
+        "its child left too",
+    )
+
+
+def test_a_test_runner_can_drop_its_database(at: str) -> None:
+    """Also where its tests enqueue on connections of our own, in threads and in tasks."""
+    done = manage("test", "tests.django_app.stock.tests", "--noinput")
+    assert done.returncode == 0, done.stderr
+    assert "Ran 1 test" in done.stderr
+    with psycopg.connect(at) as conn:
+        left = conn.execute(
+            "SELECT 1 FROM pg_database WHERE datname = 'test_' || current_database()"
+        ).fetchall()
+    assert left == []
+
+
+def test_other_apps_may_migrate_first_and_flush_leaves_our_tables(holdfast_url: str) -> None:
+    with psycopg.connect(holdfast_url) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+    for words in (("migrate", "auth"), ("migrate",)):
+        done = manage(*words, STOCK_DATABASE=holdfast_url)
+        assert done.returncode == 0, done.stderr
+    flushed = manage("flush", "--noinput", STOCK_DATABASE=holdfast_url)
+    assert flushed.returncode == 0, flushed.stderr
+    with psycopg.connect(holdfast_url) as conn:
+        queues = {row[0] for row in conn.execute("SELECT name FROM holdfast.queues")}
+    assert {"inbox", "stock"} <= queues
+    assert migrate.status(holdfast_url).current == migrate.required_version()
+
+
+def test_migrate_upgrades_the_schema_of_a_release_before(holdfast_url: str) -> None:
+    done = manage("migrate", STOCK_DATABASE=holdfast_url)
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(holdfast_url) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+        conn.execute("DELETE FROM django_migrations WHERE app = 'holdfast' AND name <> '0001_schema'")
+    migrate.up(holdfast_url, migrations=files.migrations()[:11])
+    again = manage("migrate", STOCK_DATABASE=holdfast_url)
+    assert again.returncode == 0, again.stderr
+    assert migrate.status(holdfast_url).current == migrate.required_version()
 
 
 def test_migrate_makes_the_schema_and_its_queues(holdfast_url: str) -> None:

@@ -201,7 +201,7 @@ def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
     cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text, re.MULTILINE)
     rows = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     folder = Path(operate.__path__[0])
-    places = [*(folder / name for name in ("explain.py", "limit_reasons.py"))]
+    places = [*(folder / name for name in ("explain.py", "limit_reasons.py", "affinity_reason.py"))]
     places += (folder.parent / "shapes").glob("*/explaining.py")
     source = "".join(place.read_text(encoding="utf-8") for place in places)
     said = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | set(re.findall(r'return "(\w+)", said', source))

@@ -31,13 +31,13 @@ def pages(kit: Kit) -> int:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What each pulse said."""
     answers: list[Any] = []
-    original = Pages.told
+    original = Pages.on_answer
 
     def noted(self: Pages, answer: Any) -> None:
         original(self, answer)
         answers.append(answer)
 
-    monkeypatch.setattr(Pages, "told", noted)
+    monkeypatch.setattr(Pages, "on_answer", noted)
     return answers
 
 

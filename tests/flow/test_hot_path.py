@@ -24,8 +24,8 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
     akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was enqueued before one that is taken already: its place lies before that one's. No full look finds it."""
-    monkeypatch.setattr("holdfast.runtime.claim.plain._FULL_SCAN", 600.0)
-    monkeypatch.setattr("holdfast.runtime.claim.low_water._LATE", timedelta(seconds=60))
+    monkeypatch.setattr("holdfast.runtime.claim.plain.FULL_SCAN", 600.0)
+    monkeypatch.setattr("holdfast.runtime.claim.low_water.LATE", timedelta(seconds=60))
     ran: list[int] = []
 
     @app.task

@@ -38,7 +38,7 @@ class Member:
     def __init__(self, kit: Kit, queues: Sequence[str]) -> None:
         self._kit = kit
         self.identity = WorkerIdentity.create()
-        self.ring = Ring(kit.database, queues, lambda: self.identity.id, self._changed)
+        self.ring = Ring(kit.database, lambda: queues, lambda: self.identity.id, self._changed)
         self.mine: dict[str, list[int] | None] = {}
 
     def _changed(self, queue: str, buckets: list[int] | None) -> None:

@@ -22,10 +22,13 @@ from tests.sql.support import (
 )
 
 from holdfast import failpoints
+from holdfast.db.executors import listen_in
 from holdfast.db.faults import BadRow, ConnectionLost
 from holdfast.model.job import ClaimedJob, NewRow
 from holdfast.model.outcome import NOTHING, Settlement
 from holdfast.runtime import settle as module
+from holdfast.runtime.inflight import InFlight
+from holdfast.runtime.renew import Renewal
 from holdfast.runtime.settle import Settler
 from holdfast.testing import Kit
 
@@ -37,6 +40,11 @@ def conn(kit: Kit) -> Iterator[Conn]:
     with psycopg.connect(kit.url, autocommit=True) as made:
         configure(made, kit)
         yield made
+
+
+@pytest.fixture
+def worker(conn: Conn) -> str:
+    return register(conn)
 
 
 @pytest.fixture
@@ -81,6 +89,36 @@ async def test_a_plain_batch_is_one_statement(
         "settle.settle_done.done",
     ]
     assert one(conn, "SELECT count(*) FROM holdfast.archive") == 30
+
+
+async def test_ends_are_counted_for_the_renewal_where_all_of_a_batch_ended(
+    akit: Kit, settler: Settler, conn: Conn, worker: str
+) -> None:
+    """The renewal then drops the claim without a look at its jobs. A batch in which one was not ours proves nothing."""
+    enqueue(conn, 20)
+    whole, part = take(conn, worker, 10), take(conn, worker, 10)
+    give(settler, whole)
+    await settler.tick()
+    conn.execute("DELETE FROM holdfast.work WHERE id = %s", [part[0].id])
+    give(settler, part)
+    await settler.tick()
+    assert settler.endings.counted() == (whole[0].timeline, {whole[0].token_text: 10})
+    inflight, ended = InFlight(), []
+    renewal = Renewal(akit.database, inflight, lambda: worker, 60.0, endings=settler.endings)
+    stop = listen_in(
+        lambda what, _rows, _took: ended.append(what.params) if what.name == "tidy_claims" else None
+    )
+    try:
+        inflight.add(whole, 0.0)
+        await renewal.tick()
+        inflight.remove(whole)
+        await renewal.tick()
+    finally:
+        stop()
+        await renewal.finish()
+    assert [params[3] for params in ended] == ["{}", "{10}"]  # not while it is in use
+    assert settler.endings.counted().counts == {}
+    assert one(conn, "SELECT count(*) FROM holdfast.claims") == 0
 
 
 async def test_a_batch_is_told_while_the_next_one_is_written(

@@ -1,6 +1,7 @@
 """Alembic: our schema comes with a migration of the application's, and autogenerate leaves it alone."""
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,11 @@ def config(tmp_path: Path, empty: str, kit: Kit, monkeypatch: pytest.MonkeyPatch
     return config
 
 
-def test_a_migration_brings_our_schema(config: Config, empty: str) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_migration_brings_our_schema(
+    config: Config, empty: str, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_URL", os.environ["SHOP_URL"].replace("+psycopg:", f"+{driver}:"))
     command.upgrade(config, "head")
     assert migrate.status(empty).pending == []
     with psycopg.connect(empty) as conn:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.conftest import within
 from tests.web.browser import FLAGS, PROGRAM
 from tests.web.test_browser import AXE, Watched
@@ -49,6 +49,13 @@ def enter(chromium: Browser, base: str, made: LabApp, look: str = "light") -> Wa
     return watched
 
 
+def open_scene(page: Page, base: str, number: int) -> None:
+    """As a person does: by its tab."""
+    page.goto(base)
+    page.locator(f"form[action='/scene/{number}/act'] button[value=enter]").first.click()
+    expect(page.locator(f"[data-lab='{number}']")).to_be_visible()
+
+
 ALL = range(1, len(all_scenes()) + 1)
 
 
@@ -68,7 +75,7 @@ def test_a_scene_is_quiet_and_reachable(
     page = watched.page
     barriers: dict[int, list[str]] = {}
     for number in numbers:
-        page.goto(f"{base}/scene/{number}")
+        open_scene(page, base, number)
         expect(page.locator("[data-verdict]")).to_have_text("The promise holds")
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"scene {number} is {wide} px too wide"
@@ -92,7 +99,7 @@ def test_a_button_changes_the_picture_and_the_tape_winds_back(
 ) -> None:
     watched = enter(chromium, base, made)
     page = watched.page
-    page.goto(f"{base}/scene/1")
+    open_scene(page, base, 1)
     worker = page.locator("[data-pid-of]")
     expect(worker).to_have_count(1)
     expect(page.locator("[data-moments]")).to_contain_text("is in the registry")
@@ -119,7 +126,7 @@ def test_a_button_changes_the_picture_and_the_tape_winds_back(
 def test_the_unsafe_switch_shows_the_promise_broken(chromium: Browser, base: str, made: LabApp) -> None:
     watched = enter(chromium, base, made)
     page = watched.page
-    page.goto(f"{base}/scene/1")
+    open_scene(page, base, 1)
     expect(page.locator("[data-verdict]")).to_have_text("The promise holds")
     page.locator("[data-unsafe]").click()
     expect(page.locator("[data-unsafe]")).to_have_attribute("aria-pressed", "true")

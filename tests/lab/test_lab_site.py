@@ -11,15 +11,16 @@ from tests.conftest import await_until
 
 from holdfast.lab.hall import Hall
 from holdfast.lab.place import Place
-from holdfast.lab.site import LOOK, LabApp, lab_app
-from holdfast.web.identity import SESSION, Identity, OneTimeUrl
+from holdfast.lab.site import CSRF, LOOK, SESSION, LabApp, lab_app
+from holdfast.web import guard, identity
+from holdfast.web.identity import Identity, OneTimeUrl
 
 BASE = "http://127.0.0.1"
 
 
 @pytest.fixture
 async def lab(place: Place) -> AsyncIterator[LabApp]:
-    made = lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin")))
+    made = lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin"), cookie=SESSION))
     yield made
     await asyncio.to_thread(made.site.hall.close)
 
@@ -30,7 +31,16 @@ async def mara(lab: LabApp) -> AsyncIterator[httpx.AsyncClient]:
         login = lab.site.login
         assert login is not None
         assert (await client.get(f"/login?token={login.token}")).status_code == 303
+        await open_scene(client, 1)
         yield client
+
+
+async def open_scene(client: httpx.AsyncClient, number: int) -> None:
+    found = re.search(r'name="csrf" value="([^"]+)"', (await client.get(f"/scene/{number}")).text)
+    assert found is not None
+    form = {"csrf": found[1], "what": "enter"}
+    answer = await client.post(f"/scene/{number}/act", data=form, headers={"origin": BASE})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/scene/{number}")
 
 
 async def test_nobody_comes_in_without_the_address(lab: LabApp, mara: httpx.AsyncClient) -> None:
@@ -38,7 +48,25 @@ async def test_nobody_comes_in_without_the_address(lab: LabApp, mara: httpx.Asyn
         for path in ("/", "/scene/1", "/scene/1/live", "/scene/1/past?at=0", "/find?q="):
             assert (await stranger.get(path)).status_code == 401
         assert (await stranger.post("/scene/1/act", data={"what": "pay"})).status_code == 401
-    assert SESSION in mara.cookies
+    assert set(mara.cookies) == {SESSION, CSRF}
+    assert not set(mara.cookies) & {identity.SESSION, guard.CSRF}, "a dashboard on another port keeps its own"
+
+
+async def test_a_page_that_is_looked_at_opens_and_closes_nothing(
+    lab: LabApp, mara: httpx.AsyncClient
+) -> None:
+    stage = lab.site.hall.stage
+    assert stage is not None
+    page = (await mara.get("/scene/2")).text
+    assert "Open this scene" in page
+    assert "It ends scene 1, One worker, one receipt, and its workers." in page
+    await mara.get("/scene/2/past?at=0")
+    assert lab.site.hall.stage is stage
+    assert (await mara.get("/")).headers["location"] == "/scene/1"
+    await open_scene(mara, 2)
+    assert lab.site.hall.stage is not None
+    assert lab.site.hall.stage.scene.number == 2
+    assert (await mara.get("/")).headers["location"] == "/scene/2"
 
 
 async def test_a_button_acts_and_the_stream_shows_it(lab: LabApp, mara: httpx.AsyncClient) -> None:

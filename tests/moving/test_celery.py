@@ -60,6 +60,35 @@ def rejected() -> None:
     raise Reject("not mine", requeue=False)
 
 
+@old.task(bind=True, name="shop.longer", max_retries=1)  # type: ignore[untyped-decorator]
+def longer(self: Any) -> None:
+    seen.append(self.request.retries)
+    raise self.retry(exc=ConnectionError("busy"), countdown=1, max_retries=4)
+
+
+@old.task(
+    name="shop.autolonger", autoretry_for=(ConnectionError,), retry_kwargs={"max_retries": 5, "countdown": 1}
+)  # type: ignore[untyped-decorator]
+def autolonger() -> None:
+    seen.append("tried")
+    raise ConnectionError("busy")
+
+
+@old.task(name="shop.quiet", max_retries=2)  # type: ignore[untyped-decorator]
+def quiet(fail: bool) -> str:
+    """By the name of the task, which is that of the adopted one."""
+    seen.append(adopted["quiet"].request.retries)
+    if len(seen) < 3:
+        adopted["quiet"].retry(throw=False, countdown=1)
+        seen.append("went on")
+        if fail:
+            raise ValueError("meanwhile")
+    return "done"
+
+
+adopted: dict[str, Any] = {}
+
+
 @pytest.fixture(autouse=True)
 def _nothing_seen() -> None:
     seen.clear()
@@ -112,6 +141,35 @@ def test_max_retries_ends_it_with_the_error_that_was_given(app: Holdfast, kit: K
         kit.clock.advance(31)
     assert len(seen) == 3
     assert status(kit, handle) == ("dead_letter", "DeadLetter: ConnectionError: busy")
+
+
+@pytest.mark.parametrize(
+    ("task", "times", "options"),
+    [(longer, 5, {}), (autolonger, 6, {}), (autolonger, 6, {"timeout": 60})],
+    ids=["retry", "retry_kwargs", "timeout"],
+)
+def test_a_limit_of_the_execution_wins_over_that_of_the_task(
+    app: Holdfast, kit: Kit, task: Any, times: int, options: Any
+) -> None:
+    handle = adopt(app, task, **options).delay()
+    for _ in range(times + 2):
+        kit.run_worker()
+        kit.clock.advance(2)
+    assert len(seen) == times
+    assert status(kit, handle)[0] == "dead_letter"
+    assert "ConnectionError: busy" in str(status(kit, handle)[1])
+    assert not hasattr(task, "override_max_retries")
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_retry_that_does_not_throw_is_another_attempt(app: Holdfast, kit: Kit, fail: bool) -> None:
+    moved = adopted["quiet"] = adopt(app, quiet)
+    handle = moved.delay(fail)
+    for _ in range(3):
+        kit.run_worker()
+        kit.clock.advance(2)
+    assert seen == [0, "went on", 1]
+    assert handle.result(timeout=5) == "done"
 
 
 def test_autoretry_backs_off_as_before(app: Holdfast, kit: Kit) -> None:
@@ -181,6 +239,13 @@ def test_what_has_no_meaning_here_says_what_to_use(said: str, app: Holdfast) -> 
     with pytest.raises(ConfigurationError) as found:
         adopt(app, add).apply_async([1], **MISTAKES[said])
     assert str(found.value) == said
+
+
+def test_signatures_are_refused_and_say_what_to_use(app: Holdfast) -> None:
+    moved = adopt(app, add)
+    with pytest.raises(AttributeError, match=r"shop\.add\.s\(\) has no meaning here\. Use then="):
+        moved.s(1)
+    assert moved.max_retries == 3
 
 
 def test_only_tasks_of_celery_are_adopted_and_only_json_is_enqueued(app: Holdfast, kit: Kit) -> None:

@@ -188,6 +188,8 @@ BEHIND = {
     "testing/plugin.py": "loaded by pytest",
     "shapes/events/contracts/schemas.py": "brought by the user's type",
     "bench/scenarios/relaying.py": "looks for the packages first",
+    "bench/scenarios/web.py": "looks for the packages first",
+    "bench/web_app.py": "loaded by bench/scenarios/web.py",
     "model/sealing.py": "a second import, behind the first",
 }  # fmt: skip
 

@@ -88,3 +88,12 @@ except AttributeError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("module 'holdfast' has no attribute 'Holdfats'\n", "")
+
+
+def test_the_collector_leaves_what_the_command_line_loaded_alone() -> None:
+    """It looked through all of it again and again while it was loaded, and once more at the end: half of `--help`."""
+    code = (
+        "import gc, holdfast.__main__ as m; m._load(); print(gc.isenabled(), gc.get_freeze_count() > 100_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"

@@ -18,6 +18,7 @@ from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
 from holdfast.transport import Outcome, OutMessage, Refused, RetryLater
 
+BUSY = RetryLater("throttled", scope="key")
 QUICKLY = Backoff(first=0.01, cap=0.05)
 
 
@@ -300,6 +301,44 @@ async def test_a_key_that_keeps_failing_waits_aside_and_is_tried_again_in_order(
     assert any(e.name == "relay.spilled" for e in events)
 
 
+async def test_what_has_failed_for_long_enough_is_parked_or_skipped_or_stops_the_relay(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
+    """Of a key that keeps failing; by default it is tried for ever. `kept` ends aside, the others before that."""
+    busy = {"b"}
+    park, skip, stop, kept = [Memory(lambda m: BUSY if m.key in busy else None) for _ in range(4)]
+    options: dict[str, Any] = {"on": ["*"], "route": "to.{key}", "start": "start", "retry_for": 0.05}
+    parks = app.relay("parks", park, **options)
+    skips = app.relay("skips", skip, **options, refused="skip")
+    app.relay("stops", stop, **options, refused="stop")
+    spills = app.relay("spills", kept, **{**options, "retry_for": 0.5}, window=2)
+    publish(app, ("b", 1), ("a", 2), *[("b", n) for n in range(3, 8)], *[("a", n) for n in range(8, 12)])
+    behind = [(n, "behind") for n in range(3, 8)]
+    error = "given up after 0.05 s of failures: throttled"
+    async with working(akit):
+        known = "SELECT FROM holdfast.subscriptions"
+        await await_until(lambda: len(akit.sql(known)) == 4, "a worker knows them")
+        await await_until(lambda: kinds(parks) == [(1, "parked"), *behind], "its key waits")
+        await await_until(lambda: [kind for _, kind in kinds(skips)] == ["skipped"] * 6, "they were passed")
+        await await_until(lambda: kinds(spills) == [(1, "parked"), *behind], "given up from aside")
+        assert [e.fields["subscription"] for e in events if e.name == "relay.spilled"] == ["spills"]
+        stands = (
+            "SELECT position, problem FROM holdfast.subscriptions WHERE name = 'stops' AND status = 'paused'"
+        )
+        await await_until(lambda: akit.sql(stands), "it stopped")
+        assert akit.sql(stands)[0] == {
+            "position": 0,
+            "problem": f"event 1 (counted, key 'b') was refused: {error}",
+        }
+        assert parks.failures()[0].error == skips.failures()[0].error == error
+        assert park.of("a") == skip.of("a") == [2, *range(8, 12)], "others went on"
+        busy.clear()
+        assert parks.retry_failures() == spills.retry_failures() == 1
+        assert skips.retry_failures() == 6
+        await await_until(lambda: not any(map(kinds, (parks, skips, spills))), "all are sent after all")
+    assert park.of("b") == skip.of("b") == kept.of("b") == [1, *range(3, 8)]
+
+
 async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(
     app: Holdfast, akit: Kit, events: list[telemetry.Event]
 ) -> None:
@@ -361,6 +400,7 @@ async def test_a_transport_that_raises_or_hangs_is_closed_and_opened_again(app: 
         ({"route": 5}, "relay 'out': route must be a template or a function, not int 5"),
         ({"window": 0}, "relay 'out': window must be between 1 and 10000, not int 0"),
         ({"refused": "drop"}, "relay 'out': refused must be one of park_key, skip, stop, not str 'drop'"),
+        ({"retry_for": 0}, "relay 'out': retry_for must be more than 0 seconds, not int 0"),
         ({"on": "order.*"}, "relay 'out': on must be a list, such as ['order.*']"),
         ({"on": []}, 'relay needs an event class, a name or a pattern: on(OrderPaid), or on("order.*")'),
         (

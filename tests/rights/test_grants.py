@@ -183,6 +183,9 @@ count_group          -         -         -       -       -            -
 counted_in_row       -         -         -       -       -            -
 count_sleepers       -         -         -       -       -            -
 write_jobs           -         -         -       -       -            -
+fill_bucket          -         -         -       -       -            -
+keep_key             -         -         -       -       -            -
+guard_keys           -         -         -       -       -            -
 check_may_link       -         -         -       -       -            -
 digits               -         -         -       -       -            -
 printed_bytes        -         -         -       -       -            -
@@ -237,6 +240,7 @@ workflow_end         -         -         -       X       -            -
 workflow_put         -         -         -       X       -            -
 workflow_own         -         -         -       X       -            -
 workflow_decide      -         -         -       X       -            -
+workflow_receive     -         -         -       X       -            -
 workflow_suspend     -         -         -       X       -            -
 workflow_child       -         -         -       X       -            -
 workflow_publish     -         -         -       X       -            -

@@ -255,7 +255,7 @@ def test_c16_no_trigger_notifies_and_no_key_travels_in_a_channel(
     triggers = """SELECT array_agg(DISTINCT c.relname::text ORDER BY c.relname::text)
                   FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
                   WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT t.tgisinternal"""
-    assert one(conn, triggers) == ["group_ends", "groups", "sleepers", "webhook_endpoints"]  # none notifies
+    assert one(conn, triggers) == ["group_ends", "groups", "sleepers", "webhook_endpoints", "work"]
     speaks = """SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
                 WHERE c.relnamespace = 'holdfast'::regnamespace AND p.prosrc ~* 'notify'"""
     assert one(conn, speaks) == 0

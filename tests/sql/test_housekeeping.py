@@ -36,7 +36,7 @@ from holdfast.runtime.sweep import Sweeper
 from holdfast.settings import Settings
 from holdfast.store import housekeeping, jobs, owner, sweep, workers
 from holdfast.store.claim import claim_these, find_held, hold_unknown, quarantine
-from holdfast.store.renew import heartbeat, renew
+from holdfast.store.renew import Ended, heartbeat, renew
 from holdfast.store.settle import settle
 from holdfast.testing import Kit
 
@@ -269,6 +269,36 @@ def test_a_claim_row_goes_once_nobody_needs_it(conn: Conn, worker: str) -> None:
         end(conn, job.grant, Completed())
     run(conn, renew(worker, [], 30))
     assert one(conn, "SELECT array_agg(worker) FROM holdfast.claims") == [other]
+
+
+def test_a_claim_whose_ends_were_all_counted_goes_without_a_look_at_its_jobs(conn: Conn, worker: str) -> None:
+    """Here they have not ended, so that a look would show."""
+    enqueue(conn, 6)
+    counted, others = take(conn, worker, 3), take(conn, worker, 3)
+    run(conn, renew(worker, [], 30, Ended(counted[0].timeline, {counted[0].token_text: 3})))
+    assert one(conn, "SELECT array_agg(token::text) FROM holdfast.claims") == [others[0].token_text]
+
+
+@pytest.mark.parametrize(
+    ("fewer", "later_timeline"), [(1, 0), (-1, 0), (0, 1)], ids=["too few", "too many", "another timeline"]
+)
+def test_a_count_that_proves_nothing_strands_no_job(
+    conn: Conn, worker: str, fewer: int, later_timeline: int
+) -> None:
+    enqueue(conn, 3)
+    first, *others = take(conn, worker)
+    end(conn, first.grant, Completed())
+    known = Ended(first.timeline + later_timeline, {first.token_text: len(others) + 1 - fewer})
+    run(conn, renew(worker, [], 30, known))
+    assert count(conn, "claims") == 1
+
+
+def test_where_commits_may_be_lost_in_a_crash_a_count_proves_nothing(conn: Conn, worker: str) -> None:
+    enqueue(conn, 3)
+    first, *_ = take(conn, worker)
+    conn.execute("SET synchronous_commit = off")
+    run(conn, renew(worker, [], 30, Ended(first.timeline, {first.token_text: 3})))
+    assert count(conn, "claims") == 1
 
 
 def test_a_claim_row_still_in_use_stays(conn: Conn, worker: str) -> None:

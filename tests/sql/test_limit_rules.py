@@ -139,12 +139,16 @@ def test_a_token_is_spent_once_however_many_claim(conn: Conn, connect: Connect) 
 
 
 def test_who_finds_another_claiming_does_not_wait_for_it(conn: Conn, connect: Connect, kit: Kit) -> None:
-    """One that stands still in its claim holds the queue until the server ends its session: statement_timeout."""
+    """One that stands still in its claim holds the queue until the server ends its session: two seconds, however long its
+    other transactions may stand still."""
     make_queue(conn, "q", concurrency=1)
     enqueue(conn, 2, queue="q")
     worker, still = register(conn), psycopg.connect(kit.url, autocommit=True)
     with psycopg.RawCursor(still) as cursor:
-        cursor.execute(CONFIGURE.encode(), ("300", "", True, still.info.backend_pid, "force_custom_plan"))
+        cursor.execute(CONFIGURE.encode(), ("3600000", "", True, still.info.backend_pid, "force_custom_plan"))
+    with still.transaction():
+        drive(still, plain("q", worker, 0))
+    assert one(still, "SHOW idle_in_transaction_session_timeout") == "1h", "only while it claims"
     still.execute("BEGIN")
     assert len(drive(still, plain("q", worker, 1)).jobs) == 1
     assert run(conn, plain("q", worker, 1)).busy

@@ -68,7 +68,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 # Statements that count on what our own sessions are set to.
-OURS = ("settle_done", "pulse")
+OURS = ("settle_done", "settle_dropped", "pulse")
 
 
 def readable(parameter: Any) -> Any:
@@ -160,6 +160,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
         claims.find_suspects("inbox", BATCH),
         claims.find_held("inbox", [("work", 1), ("other", 2)], BATCH),
         settle_done([Settlement(job, NOTHING) for job in claimed], worker),
+        settle_done([Settlement(job, NOTHING, keep=False) for job in claimed], worker),
         settling(grants, Completed("1")),
         next(forget([Settlement(g, Completed("1", beside=True)) for g in grants])),
         settling(grants, Failed(BOOM, 1.0)),
@@ -301,10 +302,11 @@ def test_a_settle_of_100_among_300_000_touches_buffers_by_the_job(big: Conn) -> 
         assert buffers(plan) < 100 * 60, outcome
 
 
+@pytest.mark.parametrize("keep", [None, False], ids=["kept", "dropped"])
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-def test_a_quick_settle_of_100_finds_each_by_its_id_once(big: Conn, generic: bool) -> None:
-    claimed = take(big, register(big), 100)
-    plan = explain(big, settle_done([Settlement(job, NOTHING) for job in claimed], "w"), generic=generic)
+def test_a_quick_settle_of_100_finds_each_by_its_id_once(big: Conn, generic: bool, keep: bool | None) -> None:
+    batch = [Settlement(job, NOTHING, keep=keep) for job in take(big, register(big), 100)]
+    plan = explain(big, settle_done(batch, "w"), generic=generic)
     (found,) = (
         node
         for node in nodes(plan)

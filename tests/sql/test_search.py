@@ -381,7 +381,7 @@ def test_show_tells_a_reason_from_an_old_error(conn: Conn, database: Database, w
 ALL = (None,) * 8
 RARE = (None, None, "rare", "k", "t", "%e%", None, None)
 LOOKS: list[tuple[str, tuple[Any, ...]]] = [
-    ("queue_load", ("inbox", CAP + 1)),
+    ("queue_load", ("inbox", CAP + 1, CAP + 1)),
     ("search_live", (None, None, 100_000, 50, *ALL, None)),
     ("search_live", (None, None, 100_000, 50, *ALL, True)),
     ("search_live", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE, None)),
@@ -460,8 +460,10 @@ def cost(conn: Conn, make: Callable[[], Flow[Any]]) -> int:
                 answer = statement.decode(cursor.fetchall() if cursor.description else [])
 
 
-def stepping(wanted: JobFilter, below: UUID | None = None, limit: int = 50) -> Callable[[], Flow[Any]]:
-    step = Search(wanted, Window(), below, limit)
+def stepping(
+    wanted: JobFilter, below: UUID | None = None, limit: int = 50, rows: int = search.LOOK
+) -> Callable[[], Flow[Any]]:
+    step = Search(wanted, Window(), below, limit, rows)
     return lambda: searching._step(step, search.searchers(wanted.states))
 
 
@@ -472,19 +474,15 @@ def test_a_page_costs_the_same_anywhere_in_the_archive(vast: Conn) -> None:
             assert cost(vast, stepping(wanted, below)) < 400, (wanted, below)
 
 
-def test_a_search_that_finds_nothing_reads_what_it_may_and_no_more(
-    vast: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "LOOK", 2000)
+def test_a_search_that_finds_nothing_reads_what_it_may_and_no_more(vast: Conn) -> None:
     for wanted in (
         JobFilter(task="rare"),
         JobFilter(error="rare"),
         JobFilter(tag="rare"),
         JobFilter(key="rare"),
     ):
-        assert cost(vast, stepping(wanted)) < 600, wanted
-    monkeypatch.setattr(search, "LOOK", 100)
-    assert cost(vast, stepping(JobFilter(task="rare"))) < 250
+        assert cost(vast, stepping(wanted, rows=2000)) < 600, wanted
+    assert cost(vast, stepping(JobFilter(task="rare"), rows=100)) < 250
 
 
 def test_a_count_stops_at_the_cap(vast: Conn) -> None:

@@ -45,9 +45,11 @@ def worker(conn: Conn) -> str:
     return register(conn)
 
 
-def done(conn: Conn, jobs: list[ClaimedJob], worker: str = "w") -> set[tuple[str, int]]:
+def done(
+    conn: Conn, jobs: list[ClaimedJob], worker: str = "w", *, keep: bool | None = None
+) -> set[tuple[str, int]]:
     """Id and generation of those that the quick way ended."""
-    ended = run(conn, settle_done([Settlement(job, NOTHING) for job in jobs], worker))
+    ended = run(conn, settle_done([Settlement(job, NOTHING, keep=keep) for job in jobs], worker))
     return {(job.id_text, job.generation) for job in jobs} if ended is None else ended
 
 
@@ -103,10 +105,10 @@ def finished(kit: Kit, conn: Conn, worker: str) -> ClaimedJob:
     return old
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("place", "keep"), [(0, None), (1, None), (2, None), (1, False)])
 @pytest.mark.parametrize("become", [swept, reclaimed, older_generation, other_token, given_back, finished])
 def test_a_stale_owner_settles_nothing_and_the_others_of_its_batch_do(
-    kit: Kit, conn: Conn, worker: str, become: Callable[..., ClaimedJob], place: int
+    kit: Kit, conn: Conn, worker: str, become: Callable[..., ClaimedJob], place: int, keep: bool | None
 ) -> None:
     enqueue(conn)
     stale = become(kit, conn, worker)
@@ -123,9 +125,9 @@ def test_a_stale_owner_settles_nothing_and_the_others_of_its_batch_do(
     )
     batch = [*others]
     batch.insert(place, stale)
-    assert done(conn, batch, worker) == {(job.id_text, job.generation) for job in others}
+    assert done(conn, batch, worker, keep=keep) == {(job.id_text, job.generation) for job in others}
     assert one(conn, "SELECT coalesce(jsonb_agg(to_jsonb(w)), '[]') FROM holdfast.work w") == before
-    assert places(conn)["archive"] == kept + 2
+    assert places(conn)["archive"] == kept + (0 if keep is False else 2)
 
 
 def test_another_queues_name_settles_nothing(conn: Conn, worker: str) -> None:

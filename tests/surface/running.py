@@ -75,12 +75,16 @@ class Cli:
         assert ran.err.count("\n") == 1
         return ran.err.removeprefix("holdfast: ").rstrip("\n")
 
-    def at_terminal(self, *words: str, typed: str = "") -> Ran:
-        """Everything that appears on the screen, without rich's own colours."""
-        with _terminal() as screen:
+    def at_terminal(
+        self, *words: str, typed: str = "", bar_after: float = threading.TIMEOUT_MAX, coloured: bool = False
+    ) -> Ran:
+        """Everything that appears on the screen, without colours, and on a slow machine too without a bar."""
+        with _terminal() as screen, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("holdfast.cli.busy.PATIENCE", bar_after)
             screen.type(typed)
             code = self._main(words)
-        return Ran(code, _STYLE.sub("", "".join(screen.seen)))
+        seen = "".join(screen.seen)
+        return Ran(code, seen if coloured else _STYLE.sub("", seen))
 
 
 @dataclass

@@ -36,11 +36,11 @@ async def greet(name: str, times: int = 1) -> str:
 NONE = dict.fromkeys(("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGDATABASE", "HOLDFAST_APP"), "")
 
 
-def holdfast(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def holdfast(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
         cwd=folder,
-        env={**os.environ, **NONE, "PYTHONPATH": str(folder)},
+        env={**os.environ, **NONE, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -56,7 +56,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_look_makes_no_server_and_finds_that_of_dev_from_any_subfolder(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for name in NONE:
         monkeypatch.delenv(name, raising=False)
@@ -89,6 +89,19 @@ def test_a_look_makes_no_server_and_finds_that_of_dev_from_any_subfolder(
         assert found.returncode == 0, found.stderr
         assert json.loads(found.stdout)["workers"]["alive"] == 1
         assert not (project / "deep" / "er" / ".holdfast").exists()
+        exported = dict(pair.split("=", 1) for pair in dev.err.split("  export ")[1].splitlines()[0].split())
+        below = holdfast(project / "deep", *sample.split()[1:], "--wait", "60", **exported)
+        assert (below.returncode, below.stdout) == (0, '"hello hello"\n'), below.stderr
+        elsewhere = tmp_path_factory.mktemp("elsewhere")
+        looked = holdfast(elsewhere, "jobs", "list", "--json", **exported)
+        assert looked.returncode == 0, looked.stderr
+        assert len(json.loads(looked.stdout)["jobs"]) == 2
+        assert looked.stderr == (
+            "note: HOLDFAST_APP is not used, the database is that of HOLDFAST_DATABASE_URL: there is no module 'hello' "
+            f"in {elsewhere} (it has no Python files). Run this in the folder that has your package\n"
+        )
+        unnamed = holdfast(elsewhere, "status", HOLDFAST_APP="hello:app")
+        assert unnamed.returncode == 2
     finally:
         dev.send(signal.SIGTERM)
         assert dev.end(60) == 0, dev.err

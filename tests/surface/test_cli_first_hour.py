@@ -1,14 +1,21 @@
 """What a new user meets first: ids by their beginning, tables that fit, and being told that nobody works."""
 
 import json
+import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.conftest import within
 from tests.surface.running import Cli
 
 from holdfast import Holdfast
+from holdfast.cli import busy
 from holdfast.cli.render import Cell, ago, fitted
 from holdfast.tasks.task import raw_job
 from holdfast.testing import Kit
@@ -134,6 +141,99 @@ def test_tables_fit_the_terminal(
         assert job_id[:18] in ran.out
         assert "billing.send_receipt_to_customer" in ran.out
         assert "completed" in ran.out
+
+
+def test_a_narrow_list_of_queues_still_says_which_are_paused(
+    shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql("SELECT holdfast.create_queue('a_queue_with_quite_a_long_name')")
+    cli.text("queue", "pause", "inbox")
+    send(shop, order_id=1)
+    monkeypatch.setenv("COLUMNS", "80")
+    heads, *rows = cli.at_terminal("queue", "list").out.splitlines()
+    assert heads.split()[-1] == "paused"
+    assert "pending" in heads
+    assert any(row.startswith("inbox") and "by ann@desk" in row for row in rows)
+
+
+# Colours and bars -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_has_a_colour_unless_nobody_wants_it(
+    shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    cli.text("queue", "pause", "inbox")
+    send(shop, "billing.bad")
+    red, yellow = "\x1b[31m", "\x1b[33m"
+    wanted = {
+        ("status",): f"{red}nobody ",
+        ("queue", "list"): f"{yellow}0 s, by ann@desk",
+        ("doctor", "--only", "unserved_queue"): f"{yellow}WARNING",
+        ("queue", "pause", "nowhere"): f"{red}holdfast:",
+    }
+    for words, text in wanted.items():
+        cli.text("queue", "pause" if words == ("queue", "list") else "resume", "inbox")
+        assert text in cli.at_terminal(*words, coloured=True).out, words
+    monkeypatch.setenv("NO_COLOR", "1")
+    for words in wanted:
+        assert "\x1b[3" not in cli.at_terminal(*words, coloured=True).out, words
+    monkeypatch.delenv("NO_COLOR")
+    for words in wanted:
+        ran = cli(*words)
+        assert "\x1b" not in ran.out + ran.err, words
+
+
+def test_what_takes_long_has_a_bar_at_a_terminal(
+    shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement waits for a lock until the bar is seen; it is gone at the end."""
+    for _ in range(3):
+        send(shop, order_id=1)
+    drawn = threading.Event()
+    real = busy.picture
+
+    def picture(what: str, *args: Any) -> str:
+        if what == "cancelled":  # not that of the look before
+            drawn.set()
+        return real(what, *args)
+
+    monkeypatch.setattr(busy, "picture", picture)
+
+    with shop.connect() as conn, ThreadPoolExecutor() as pool:
+        conn.execute("LOCK TABLE holdfast.work IN ACCESS EXCLUSIVE MODE")
+
+        def let_go() -> None:
+            drawn.wait(within(8))
+            conn.rollback()
+
+        pool.submit(let_go)
+        ran = cli.at_terminal("jobs", "cancel", "--state", "pending", "--yes", bar_after=0.01)
+    assert ran.code == 0, ran
+    assert re.search(r"\r\[ *####? *\] cancelled, \d+ s", ran.out)
+    assert re.search(r"\r {78}\rCancel: 3 cancelled\.\n$", ran.out)
+
+
+def test_a_bar_says_how_far_it_is() -> None:
+    assert busy.picture("migrations", 3, 12, 4.0) == "[#####               ] 25% of 12 migrations, 4 s"
+    assert busy.picture("working", None, None, 0.4) == "[  ####              ] working, 0 s"
+    assert busy.picture("cancelled", 1200, None, 61) == "[                ####] 1,200 cancelled, 1 min"
+
+
+def test_no_bar_without_a_terminal_and_none_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy, "PATIENCE", 0.0)
+    started: list[object] = []
+    monkeypatch.setattr(busy, "Busy", started.append)
+    with busy.busy():
+        pass
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=started.append, flush=int))
+    with busy.busy(as_json=True):
+        pass
+    monkeypatch.setenv("TERM", "dumb")
+    with busy.busy():
+        pass
+    assert started == []
 
 
 # Nobody there -----------------------------------------------------------------------------------------------------

@@ -352,7 +352,7 @@ def test_at_a_terminal_it_asks(shop: Kit, cli: Cli) -> None:
     yes = cli.at_terminal("jobs", "discard", "--task", "good", "-s", "pending", typed="y\n")
     assert yes.code == 0
     assert yes.out.endswith("Discard: 1 discarded.\n")
-    assert "1 discarded ..." in yes.out  # how far it is
+    assert "1 discarded." in yes.out
     assert cli.text("jobs", "list") == "No jobs.\n"
 
 
@@ -592,9 +592,8 @@ def test_no_text_of_a_job_drives_the_terminal(
     for words in commands(haunted):
         ran = cli.at_terminal(*words) if how == "terminal" else cli(*words, *["--json"] * (how == "json"))
         assert ran.code in (0, 2), (words, ran)
-        shown = re.sub(r"\r[\d,]+ \w+ \.\.\.|\r {40}\r", "", ran.out)  # our own progress at a terminal
-        assert unsafe(shown + ran.err) == [], (words, ran)
-        assert not re.search("^(\\S+ )?forged", shown + ran.err, re.MULTILINE), (words, ran)
+        assert unsafe(ran.out + ran.err) == [], (words, ran)
+        assert not re.search("^(\\S+ )?forged", ran.out + ran.err, re.MULTILINE), (words, ran)
         if how == "json" and ran.code == 0:
             json.loads(ran.out)
 

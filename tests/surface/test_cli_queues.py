@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -16,6 +17,7 @@ from holdfast.cli import app as cli
 from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.operate.operator import Operator
+from holdfast.operate.refusal import Refused
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]
@@ -395,6 +397,33 @@ def test_limits_are_made_shown_changed_and_taken_away(kit: Kit, call: Call) -> N
         "Queue inbox is changed: aging 30 s (was none).\n"
     )
     assert read(call("queue", "list", "--json"))["rules"]["inbox"]["rules"] == {"aging": 30.0}
+
+
+def test_affinity_is_made_shown_changed_and_listed_by_the_ring(
+    kit: Kit, call: Call, refused: Callable[..., str]
+) -> None:
+    assert call("ring").stdout == (
+        "No queue has order or affinity by key. "
+        "Make one: holdfast queue create NAME --ordering key, or --affinity key\n"
+    )
+    call("queue", "create", "mail", "--affinity", "key", "--concurrency", "20")
+    assert call("queue", "show", "mail").stdout.splitlines() == [
+        "concurrency          0 of 20 run",
+        "affinity             affinity by key",
+    ]
+    assert "mail: 0 workers, 1024 buckets" in call("ring").stdout
+    said = call("queue", "set", "mail", "--affinity", "none").stdout
+    assert said == "Queue mail is changed: affinity none (was key).\n"
+    assert "has no ring" in refused(Refused, "ring", "mail")
+    said = call("queue", "set", "mail", "--affinity", "key").stdout
+    assert said == "Queue mail is changed: affinity key (was none).\n"
+    message = "an ordered queue keeps each key with one worker already. Leave affinity out"
+    assert refused(ConfigurationError, "queue", "set", "mail", "--ordering", "key") == message
+    assert "does not go with aging" in refused(ConfigurationError, "queue", "set", "mail", "--aging", "9")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        kit.sql("UPDATE holdfast.queues SET aging = 9 WHERE name = 'mail'")
+    changes = [selection["changed"] for _, action, selection, _ in acts(kit) if action == "queue set"]
+    assert changes == [{"affinity": ["key", "none"]}, {"affinity": ["none", "key"]}]
 
 
 @pytest.mark.parametrize(

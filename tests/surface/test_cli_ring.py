@@ -142,7 +142,7 @@ def test_nothing_in_a_key_can_drive_a_terminal(orders: Kit, cli: Cli) -> None:
     ("words", "says"),
     [
         (["nope"], "queue 'nope' does not exist"),
-        (["inbox"], "queue 'inbox' has no ring: it is not ordered by key"),
+        (["inbox"], "queue 'inbox' has no ring: it has neither order nor affinity by key"),
         (["--last", "5m"], "--last goes with --affinity"),
         (["--affinity", "--last", "soon"], "--last 'soon' is no span of time"),
         (["--affinity", "--last", "0s"], "--last must be more than 0 s and at most 7 d"),

@@ -199,8 +199,8 @@ TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"max_attempt": 3},
         (
-            "task has no option 'max_attempt' (known: aliases, breaker, keep_completed, lease, max_attempts, memory_limit, "
-            "name, priority, process, "
+            "task has no option 'max_attempt' (known: aliases, breaker, keep_completed, lease, masked, max_attempts, "
+            "memory_limit, name, priority, process, "
             "queue, retry, timeout, upgrade, version). Did you mean 'max_attempts'?"
         ),
     ),
@@ -299,9 +299,8 @@ def test_task_settings() -> None:
         (
             {"ordring": "key"},
             (
-                "queue has no option 'ordring' (known: aging, concurrency, fair, keep_completed, key_concurrency, "
-                "key_rate, on_dead_letter, "
-                "ordering, rate, weights). Did you mean 'ordering'?"
+                "queue has no option 'ordring' (known: affinity, aging, concurrency, fair, keep_completed, "
+                "key_concurrency, key_rate, on_dead_letter, ordering, rate, weights). Did you mean 'ordering'?"
             ),
         ),
         (
@@ -319,6 +318,28 @@ def test_task_settings() -> None:
         (
             {"fair": True, "aging": 5},
             "aging is for queues that are claimed by priority, not key by key. Leave aging out",
+        ),
+        ({"affinity": "yes"}, "affinity must be one of none, key, not str 'yes'"),
+        (
+            {"affinity": "key", "ordering": "key"},
+            "an ordered queue keeps each key with one worker already. Leave affinity out",
+        ),
+        *(
+            (
+                {"affinity": "key", **by_key},
+                (
+                    "affinity='key' does not go with fair, key_concurrency or key_rate: there every worker claims from "
+                    "every key, so that each gets its share. Leave affinity out, or those"
+                ),
+            )
+            for by_key in ({"fair": True}, {"key_concurrency": 2}, {"key_rate": Rate(5)})
+        ),
+        (
+            {"affinity": "key", "aging": 5},
+            (
+                "affinity='key' does not go with aging: who has waited longest is a question to the whole queue, "
+                "and each worker takes from its own keys. Leave one of them out"
+            ),
         ),
         ({"rate": 5}, "rate must be a Rate, not int 5. Write rate=Rate(100, per=60)"),
         ({"concurrency": 0}, "concurrency must be an integer from 1 to 1000000, not int 0"),

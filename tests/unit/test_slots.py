@@ -44,6 +44,18 @@ def test_ahead_is_what_handlers_do_in_a_twentieth_of_a_second(
     assert slots.want(0) == pytest.approx(10 + ahead, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "soon"), [(0.001, 10), (0.02, 10), (0.05, 6), (0.1, 3), (0.4, 0), (0.6, 0)]
+)
+def test_soon_is_what_finds_a_slot_within_a_moment(
+    seconds: float, soon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(10, 2)
+    assert slots.soon == 0, "nothing is known of its handlers"
+    ran(slots, 100, seconds, monkeypatch)
+    assert slots.soon == min(soon, 10)
+
+
 def test_a_few_quick_jobs_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(10, 2)
     ran(slots, 9, 0.00001, monkeypatch)

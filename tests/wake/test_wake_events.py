@@ -127,13 +127,13 @@ async def test_an_open_publisher_is_looked_for_again_when_it_has_ended(
 ) -> None:
     """It tells nobody, and its number is the one that the pulse has seen before: as when a pulse looks at the locks, and
     then at the number, and it publishes in between."""
-    seen, answers, told = projecting(app), list[int | None](), Log.told
+    seen, answers, told = projecting(app), list[int | None](), Log.on_answer
 
     def noted(log: Log, answer: int | None) -> None:
         told(log, answer)
         answers.append(answer)
 
-    monkeypatch.setattr(Log, "told", noted)
+    monkeypatch.setattr(Log, "on_answer", noted)
     kit = holdfast_kit(app, replace(QUICK, heartbeat=0.4, dead_after=10.0, lease=60.0, poll=600.0))
     with kit.connect() as conn:
         async with working(kit):

@@ -31,6 +31,10 @@ def app() -> Holdfast:
     made.queue("parcels", ordering="key", on_dead_letter="block")
     made.queue("mail", concurrency=20)
 
+    @made.task(masked=["diagnosis", "street"])
+    def treat(patient: int, diagnosis: str, address: dict[str, str]) -> dict[str, str]:
+        return {"diagnosis": diagnosis, "ward": "north"}
+
     @made.task(max_attempts=1)
     def charge(order_id: int, card_token: str, note: str = "") -> None:
         raise ConnectionError(f"psp.example did not answer {note} password=hunter2secret")

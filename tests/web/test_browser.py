@@ -13,11 +13,14 @@ from tests.web.browser import FLAGS, PROGRAM
 from tests.web.surfing import made_for
 from tests.web.troubled import make_trouble, served, shop_app
 
+from holdfast import Holdfast
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
-from holdfast.web.application import Dashboard
+from holdfast.web import Identity
+from holdfast.web.application import Dashboard, dashboard
 
 pytestmark = pytest.mark.slow
+expect.set_options(timeout=within(10) * 1000)
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 VIEWS = (
     "", "jobs", "jobs?state=dead_letter", "queues", "queues/mail", "dead", "keys", "keys/parcels", "workers", "schedules",
@@ -116,6 +119,12 @@ def test_every_view_is_quiet_reachable_and_holds_still(chromium: Browser, base: 
         ]
         if bad:
             barriers[view] = bad
+        if look == "phone":
+            sizes = page.locator(".tabs-phone a").evaluate_all(
+                "all => all.map(a => a.getBoundingClientRect().height)"
+            )
+            assert len(sizes) == 5
+            assert min(sizes) >= 44, f"a thumb needs 44 px on {view}"
     assert barriers == {}
     assert watched.complaints == []
     assert watched.hosts == {base.removeprefix("http://")}  # nobody else is asked for anything
@@ -137,7 +146,7 @@ def test_keys_and_the_finder(chromium: Browser, base: str, shop: Kit) -> None:
     assert page.locator("html").get_attribute("data-theme") != before
     page.reload()
     assert page.locator("html").get_attribute("data-theme") != before
-    page.keyboard.press("Control+k")
+    page.keyboard.press("Meta+k")
     page.keyboard.type("mail")
     expect(page.locator(".finder li").first).to_contain_text("mail")
     page.keyboard.press("Enter")
@@ -148,11 +157,43 @@ def test_keys_and_the_finder(chromium: Browser, base: str, shop: Kit) -> None:
     expect(page.locator(".finder li").first).to_contain_text(str(job.id))
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/jobs/{job.id}")
-    page.goto(f"{base}/jobs")
-    for key in ("j", "j", "x"):
+    page.goto(f"{base}/jobs?state=scheduled")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("save later")
+    expect(page.locator(".finder li").first).to_contain_text("Save this view as later")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("Saved: later.")
+    page.goto(f"{base}/queues")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("late")
+    expect(page.locator(".finder li").first).to_contain_text("saved view")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs?state=scheduled")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("forget later")
+    expect(page.locator(".finder li").first).to_contain_text("Forget the view later")
+    page.keyboard.press("Enter")
+    assert page.evaluate("localStorage.getItem('holdfast-views')") == "{}"
+    for key in ("j", "j", "k", "x"):
         page.keyboard.press(key)
+    assert page.locator("tr.cursor").get_attribute("data-id") == page.locator(
+        "tr[data-row]"
+    ).first.get_attribute("data-id")
     expect(page.locator("[data-selbar]")).to_be_visible()
     expect(page.locator("[data-count]")).to_have_text("1")
+    for key, verb in (("r", "retried"), ("c", "cancelled")):  # they look, and do nothing
+        page.keyboard.press(key)
+        expect(page.locator("dialog[open]")).to_contain_text(f"1 job would be {verb}")
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog[open]")).to_have_count(0)
+    page.keyboard.press("?")
+    page.locator("[data-keys-off]").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    assert page.locator("tr.cursor").get_attribute("data-id") == page.locator(
+        "tr[data-row]"
+    ).first.get_attribute("data-id")
+    page.evaluate("localStorage.setItem('holdfast-keys', 'on')")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}"))
     assert watched.complaints == []
@@ -216,6 +257,34 @@ def test_a_hostile_payload_runs_nothing(chromium: Browser, base: str, shop: Kit)
     assert "hunter2" not in page.content()
     assert watched.complaints == []
     watched.context.close()
+
+
+def test_the_switcher_in_a_browser(chromium: Browser, shop: Kit) -> None:
+    away = Holdfast("postgresql://nobody@127.0.0.1:9/none")
+    made = dashboard({"production": shop.app, "old": away}, lambda _: Identity("mara", "admin"))
+    with served(made) as base:
+        watched = Watched(chromium)
+        page = watched.page
+        page.goto(base)
+        page.wait_for_url("**/d/production/")
+        expect(page.locator('[data-live="db.old"]')).to_have_text("away")  # in place, without a reload
+        page.goto(f"{base}/d/production/jobs?state=dead_letter")
+        page.locator("[data-switch] summary").click()
+        expect(page.locator("[data-switch] li")).to_have_count(2)
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        assert [v["id"] for v in found["violations"] if v["impact"] in ("serious", "critical")] == []
+        page.keyboard.press("Escape")
+        expect(page.locator("[data-switch] li").first).to_be_hidden()
+        assert watched.complaints == []
+        page.locator("[data-switch] summary").click()
+        page.get_by_role("link", name=re.compile("^old")).click()
+        page.wait_for_url("**/d/old/jobs?state=dead_letter")
+        expect(page.locator("main")).to_contain_text("The database is away")
+        page.locator("[data-switch] summary").click()
+        page.get_by_role("link", name=re.compile("^production")).click()
+        page.wait_for_url("**/d/production/jobs?state=dead_letter")
+        watched.context.close()
 
 
 def test_without_scripts_links_and_forms_do_the_same(chromium: Browser, base: str, shop: Kit) -> None:

@@ -1,14 +1,17 @@
 """What is not for everybody, and what was made to do harm: masked or made visible, in pages, JSON and streams."""
 
 import json
+import re
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.errors import TaskDefinitionError
 from holdfast.model.masking import MASK, is_secret_name, masked, masked_text
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
@@ -116,6 +119,42 @@ async def test_a_secret_is_in_no_page_json_or_stream(kit: Kit, mara: Surfer, sho
     assert MASK in await mara.page(f"/jobs/{shop.dead}")
     stream = await values_of(mara.client._transport.app.site, ["overview", f"job:{shop.dead}"])  # type: ignore[attr-defined]
     assert SECRET not in json.dumps(stream)
+
+
+async def test_what_a_task_masks_is_in_no_page_json_stream_or_audit(kit: Kit, mara: Surfer) -> None:
+    given = {"patient": 1, "diagnosis": "gout of the toe", "address": {"street": "Elm Row", "town": "Ayr"}}
+    done = kit.app.send("treat", given)
+    await kit.app.run_worker(until_idle=True)
+    waits = kit.app.send("treat", given, run_after=timedelta(hours=1))
+    edit = {"id": str(waits.id), "arguments": {"diagnosis": "gout, worse", "patient": 2}}
+    answer = await mara.client.post(
+        "/api/v1/acts/jobs-edit", json=edit, headers={"authorization": "Bearer x"}
+    )
+    assert answer.status_code == 200, answer.text
+    texts = [answer.text]
+    for path in (
+        f"/jobs/{done.id}",
+        f"/jobs/{waits.id}",
+        f"/acts/jobs-cancel?ids={waits.id}",
+        "/jobs",
+        "/audit",
+    ):
+        texts.append(await mara.page(path))
+        texts.append((await mara.get(f"/api/v1{path}")).text)
+    texts.append(json.dumps(await values_of(mara.client._transport.app.site, [f"job:{waits.id}"])))  # type: ignore[attr-defined]
+    texts.append(str(kit.sql("SELECT * FROM holdfast.audit")))
+    leaks = [re.search(".{0,60}(gout|Elm Row).{0,20}", text) for text in texts]
+    assert [found[0] for found in leaks if found] == []
+    for text in texts[1:5]:
+        assert MASK in text or json.dumps(MASK)[1:-1] in text
+        assert "Ayr" in text
+    assert "ward" in texts[1]
+    assert (kit.sql("SELECT after FROM holdfast.audit ORDER BY id DESC LIMIT 1")[0]["after"])["payload"] == {
+        "diagnosis": MASK,
+        "patient": 2,
+    }
+    with pytest.raises(TaskDefinitionError, match="masked must be a list of names"):
+        kit.app.task(masked="diagnosis")(lambda: None)
 
 
 async def test_a_viewer_sees_the_form_of_a_payload_and_the_class_of_an_error(
@@ -313,3 +352,18 @@ def test_a_token_behind_other_letters_is_masked() -> None:
     token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
     assert masked_text(f"session-{token} after") == f"session-{MASK} after"
     assert masked_text(f"aaaaaaaaaaaa.bbbbbbbb.{token}") == f"aaaaaaaaaaaa.bbbbbbbb.{MASK}"
+
+
+def test_what_follows_a_job_is_masked_as_its_own_task_says() -> None:
+    """And content that claims to be of another task shows no more for it."""
+    names = {"bills": ["card"], "letters": ["diagnosis"]}
+    value = {
+        "task": "bills",
+        "payload": {"card": 1, "task": "letters", "diagnosis": "flu"},
+        "follow_ups": [{"task": "letters", "payload": {"diagnosis": "flu", "to": "ann"}}],
+    }
+    assert for_role(value, "admin", lambda task: names.get(task, ())) == {
+        "task": "bills",
+        "payload": {"card": MASK, "task": "letters", "diagnosis": MASK},
+        "follow_ups": [{"task": "letters", "payload": {"diagnosis": MASK, "to": "ann"}}],
+    }

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import QUICK, await_until
 from tests.web.surfing import Surfer, fields, made_for
 from tests.web.test_access import TOKEN
-from tests.web.troubled import checkout, make_trouble, shop_app
+from tests.web.troubled import OrderPaid, checkout, make_trouble, shop_app
 
 from holdfast.testing import Kit
 from holdfast.web import BearerTokens, Identity, hashed, holdfast_web
@@ -181,6 +181,22 @@ async def test_a_range_is_read_once_more_to_a_consumer(full: Shop) -> None:
     assert len(full.kit.jobs(name)) == before + 10
     refused = await full.surfer.page(full.path("subscriptions-replay", name="order_totals", start="start"))
     assert "would count twice" in refused
+
+
+async def test_a_replay_to_the_end_of_a_log_that_grows_ends_where_it_was_shown(full: Shop) -> None:
+    name = next(
+        r["name"] for r in full.kit.sql("SELECT name FROM holdfast.subscriptions WHERE kind = 'jobs'")
+    )
+    path = full.path("subscriptions-replay", name=name, start="start", again="yes")
+    form = fields(await full.surfer.page(path))
+    end = int(form["end"])
+    for n in range(3):
+        full.kit.app.publish(OrderPaid(n, customer=n, cents=1))
+    assert int(fields(await full.surfer.page(path))["end"]) == end + 3
+    answer = await full.surfer.post("/acts/subscriptions-replay", form)
+    assert answer.status_code == 303
+    (begun,) = full.kit.sql("SELECT until FROM holdfast.subscriptions WHERE replay_of IS NOT NULL")
+    assert begun["until"] == end
 
 
 async def test_a_projection_is_rebuilt_and_its_progress_is_shown(full: Shop) -> None:

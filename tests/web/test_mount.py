@@ -90,7 +90,7 @@ async def test_an_act_under_a_path_comes_back_there(kit: Kit, shop: Shop) -> Non
 
 async def test_the_end_of_a_lifespan_closes_what_was_opened(kit: Kit) -> None:
     made = made_for(kit.app)
-    async with made._guard._app.router.lifespan_context(made._guard._app):  # type: ignore[attr-defined]
+    async with made._guard._app._app.router.lifespan_context(made._guard._app._app):  # type: ignore[attr-defined]
         await Surfer(made).page("/")
         assert made.site._reading is not None
     assert made.site._reading is None

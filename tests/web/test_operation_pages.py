@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from tests.web.surfing import Surfer
 
+from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 from holdfast.web import acts
@@ -61,3 +62,19 @@ async def test_what_is_no_operation_is_said(mara: Surfer) -> None:
     assert "is not the id of an operation" in (await mara.get("/operations/x")).text
     answer = await mara.get(f"/operations/{UUID(int=7)}")
     assert (answer.status_code, "no operation" in answer.text.lower()) == (404, True)
+
+
+async def test_the_audit_is_filtered_in_its_page_and_a_job_leads_to_its_entries(
+    mara: Surfer, kit: Kit
+) -> None:
+    ids = [kit.app.send("charge", {"order_id": n, "card_token": "t"}, run_after=3600).id for n in (1, 2)]
+    Operator(kit.database, "ann").act_on(cancel_verb(), [ids[0]])
+    Operator(kit.database, "bo").pause_queue("mail")
+    page = await mara.page("/audit?actor=ann")
+    assert 'name="actor" value="ann"' in page
+    assert ("jobs cancel" in page, "queue pause" in page) == (True, False)
+    job = await mara.page(f"/jobs/{ids[0]}")
+    assert f'href="/audit?target={ids[0]}"' in job
+    assert "jobs cancel" in await mara.page(f"/audit?target={ids[0]}")
+    assert "jobs cancel" not in await mara.page(f"/audit?target={ids[1]}")
+    assert 'href="/audit?target=mail"' in await mara.page("/queues/mail")

@@ -1,9 +1,12 @@
 """Every page can be looked at: with nothing there, and with a shop in trouble."""
 
+from collections.abc import Callable
+
 import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.errors import ConfigurationError
 from holdfast.testing import Kit
 from holdfast.web.application import Dashboard
 
@@ -105,3 +108,19 @@ async def test_what_is_not_there_is_said(mara: Surfer) -> None:
     assert (await mara.get("/jobs/nonsense")).status_code == 400
     assert (await mara.get("/no/such/page")).status_code == 404
     assert (await mara.get("/queues/nowhere")).status_code in (400, 404)
+
+
+async def test_a_job_leads_to_its_trace(kit: Kit, surfer_of: Callable[..., Surfer]) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced = kit.app.send(
+        "send", {"order_id": 1}, metadata={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    )
+    evil = kit.app.send("send", {"order_id": 1}, metadata={"traceparent": "00-javascript:alert(1)-00-01"})
+    link = f'href="https://jaeger.example/trace/{trace}" rel="noreferrer noopener"'
+    viewer = surfer_of("viewer", trace_url="https://jaeger.example/trace/{trace}")
+    assert link in await viewer.page(f"/jobs/{traced.id}")
+    assert "<dt>Trace</dt>" not in await viewer.page(f"/jobs/{evil.id}")
+    assert f'<span class="mono">{trace}</span>' in await surfer_of("viewer").page(f"/jobs/{traced.id}")
+    for wrong in ("javascript:{trace}", "https://jaeger.example/"):
+        with pytest.raises(ConfigurationError, match="trace_url must be an address"):
+            surfer_of("viewer", trace_url=wrong)

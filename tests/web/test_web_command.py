@@ -1,5 +1,6 @@
 """`holdfast web` and `holdfast dev`, as processes."""
 
+import os
 import re
 import signal
 import socket
@@ -64,6 +65,32 @@ def test_it_prints_an_address_that_lets_one_browser_in(kit: Kit, tmp_path: Path)
         assert running.wait(within(20)) in (0, 130, -2)
 
 
+def test_several_databases_stand_behind_one_switcher(kit: Kit, tmp_path: Path) -> None:
+    """One of them is away, which keeps nobody from the other; the addresses may stand in the environment."""
+    port = free_port()
+    (tmp_path / "shop.py").write_text(DEV.format(url=kit.url))
+    away = "postgresql://nobody@127.0.0.1:9/none"
+    environment = {**os.environ, "HOLDFAST_WEB_DATABASES": f"shop=shop:app billing={away}"}
+    command = [sys.executable, "-m", "holdfast", "web", "--port", str(port)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as running:
+        assert running.stderr is not None
+        try:
+            address = read_address(running.stderr)
+            wait_until(lambda: _answers(f"http://127.0.0.1:{port}/"), "it answers")
+            with httpx.Client(timeout=within(20), follow_redirects=True) as browser:
+                page = browser.get(address)
+                assert str(page.url) == f"http://127.0.0.1:{port}/d/shop/"
+                assert 'href="/d/billing/"' in page.text
+                assert "hello" in browser.get(f"http://127.0.0.1:{port}/d/shop/find?q=hello").text
+                assert browser.get(f"http://127.0.0.1:{port}/d/billing/").status_code == 503
+        finally:
+            running.send_signal(signal.SIGINT)
+        running.stderr.read()
+        assert running.wait(within(20)) in (0, 130, -2)
+
+
 def _answers(address: str) -> bool:
     try:
         return httpx.get(address).status_code == 401
@@ -105,6 +132,19 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 def test_it_does_not_serve_strangers(cli: Cli) -> None:
     assert cli.refused("web", "--host", "0.0.0.0").startswith("--host 0.0.0.0 can be reached by others")
+
+
+def test_databases_that_cannot_be_meant_are_refused_without_their_address(cli: Cli) -> None:
+    secret = "postgresql://mara:hunter2@db.example/shop?sslmode=require"
+    for options, said in (
+        (("--database", secret), "--database takes NAME=URL or NAME=MODULE:APP"),
+        (("--database", "shop="), "--database takes NAME=URL or NAME=MODULE:APP"),
+        (("--database", f"a={secret}", "--database", f"a={secret}"), "two databases are called 'a'"),
+        (("--database", f"a={secret}"), "--database names what is served"),  # beside -d
+    ):
+        refused = cli.refused("web", *options)
+        assert refused.startswith(said)
+        assert "hunter2" not in refused
 
 
 def test_a_port_that_is_taken_is_said(cli: Cli) -> None:

@@ -161,10 +161,11 @@ app = Holdfast(include=[shop])  # for a worker: the database that the environmen
 
 
 @contextlib.contextmanager
-def served(made: Dashboard) -> Iterator[str]:
+def served(made: Dashboard, port: int = 0) -> Iterator[str]:
     """The dashboard on a real port, in a thread of its own."""
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
     sock.listen()  # who comes before it serves waits
     config = uvicorn.Config(
         made, log_level="error", access_log=False, lifespan="on", timeout_graceful_shutdown=1

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.webhooks.support import STEADY, Site, hooks_of, reply, verified
+from tests.conftest import wait_until
+from tests.webhooks.support import OK, STEADY, Site, hooks_of, reply, verified
 
 from holdfast import (
     ConfigurationError,
@@ -18,6 +19,7 @@ from holdfast import (
     UnknownEndpoint,
     Webhooks,
 )
+from holdfast.operate.refusal import Refused
 from holdfast.testing import Kit
 
 RING = ",".join(
@@ -164,6 +166,33 @@ def test_bad_ranges_are_refused_in_words(app: Holdfast, kit: Kit, site: Site, ho
     ):
         with pytest.raises(ConfigurationError, match=text):
             hooks.redeliver_range(uuid4(), tenant="acme", **given)
+
+
+def test_where_a_function_says_whose_an_event_is_only_what_failed_is_a_range(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    kit.database.settings = STEADY
+    hooks = hooks_of(app, site, schedule=[0.01], tenant=lambda event: event.data["whose"])
+    kit.create_queues()
+    kit.run_worker()
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    site.answer = lambda _: reply(410)
+    for whose in ("acme", "globex"):
+        app.publish("order.paid", {"whose": whose})
+    kit.run_worker()
+    assert [d.status for d in hooks.deliveries(tenant="acme")] == ["failed"]
+    site.answer = lambda _: OK
+    hooks.endpoints.update(made.id, tenant="acme", status="active")
+    for only in ("missing", "all"):
+        with pytest.raises(Refused, match=f'only="{only}" needs a header .* Use only="failed"'):
+            hooks.redeliver_range(made.id, tenant="acme", since=0, only=only)
+    assert hooks.redeliver_range(made.id, tenant="acme", since=0) == 1
+
+    def delivered() -> bool:
+        kit.run_worker()
+        return len(settled(hooks, "delivered")) == 1
+
+    wait_until(delivered, "it is delivered")
 
 
 def test_a_range_goes_at_its_rate_and_waits_for_an_endpoint_that_is_paused(

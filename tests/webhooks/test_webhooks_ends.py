@@ -7,6 +7,7 @@ from tests.webhooks.support import OK, STEADY, Request, Site, hooks_of, reply, s
 from tests.webhooks.test_portal import WIDE, Client, authorize, said
 
 from holdfast import Holdfast, UnknownQueue, Webhooks
+from holdfast.shapes.webhooks import deliver
 from holdfast.testing import Kit
 
 ACME = {"tenant": "acme"}
@@ -120,6 +121,20 @@ def test_an_endpoint_in_order_that_is_enabled_again_is_tried_with_one_delivery(
     publish(app, 6, keys=6)
     kit.run_worker(concurrency=4)
     assert len(site.requests) == 1
+
+
+def test_a_place_that_is_let_go_is_taken_at_once(
+    app: Holdfast, kit: Kit, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody goes back to the queue for a while, which would be far too long here."""
+    monkeypatch.setattr(deliver, "BUSY", 1000.0)
+    hooks = ready(app, kit, site)
+    hooks.endpoints.create(tenant="acme", url=site.url(), ordered=True, concurrency=1)
+    kit.run_worker()
+    publish(app, 6, keys=6)
+    kit.run_worker(concurrency=4)
+    assert (len(site.requests), site.most_at_once) == (6, 1)
+    assert kit.sql("SELECT max(lease_generation) AS claims FROM holdfast.archive") == [{"claims": 1}]
 
 
 async def test_a_ping_before_the_queues_are_made_says_what_to_do(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.conftest import await_until, wait_until
@@ -11,6 +11,8 @@ from tests.flow.test_run import working
 from tests.webhooks.support import OK, STEADY, Request, Site, hooks_of, reply, state, verified
 
 from holdfast import Holdfast, Webhooks, failpoints
+from holdfast.runtime.slots import Slots
+from holdfast.shapes.webhooks import deliver
 from holdfast.testing import Kit
 
 ACME = {"tenant": "acme"}
@@ -81,6 +83,31 @@ async def test_an_endpoint_that_is_changed_while_a_request_is_under_way(
     assert len(site.of("/moved-to")) == 1, "the next attempt goes where the endpoint is now"
     assert len(site.of("/deleted")) == 1, "and to one that is gone there is none"
     assert verified(site.of("/rotated")[-1], secrets[0]), "the next attempt is signed by the new secret"
+
+
+async def test_an_endpoint_that_is_paused_while_its_delivery_waits_for_a_slot_gets_no_request(
+    app: Holdfast, akit: Kit, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = await ready(app, akit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    unrest = Slots.unrest
+    status: Literal["active", "paused"] = "paused"
+
+    async def late(self: Slots) -> None:
+        await asyncio.to_thread(hooks.endpoints.update, made.id, tenant="acme", status=status)
+        await unrest(self)
+
+    monkeypatch.setattr(deliver, "STALE", 0.0)
+    monkeypatch.setattr(Slots, "unrest", late)
+    async with working(akit):
+        await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.subscriptions"), "the follower is known")
+        await app.apublish("order.paid", {"n": 1}, headers=ACME)
+        held = "SELECT reason FROM holdfast.key_holds"
+        await await_until(lambda: akit.sql(held) == [{"reason": "webhook paused"}], "it was read again")
+        assert site.requests == []
+        status = "active"
+        await asyncio.to_thread(hooks.endpoints.update, made.id, tenant="acme", status=status)
+        await await_until(lambda: len(site.requests) == 1, "and is sent when it may be")
 
 
 def test_a_settle_does_not_wait_for_a_transaction_of_the_user(app: Holdfast, kit: Kit, site: Site) -> None:

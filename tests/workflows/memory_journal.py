@@ -58,7 +58,7 @@ class Store:
 
     def put(self, row: Record) -> Stored:
         self.clock += timedelta(milliseconds=1)
-        made = Stored(row, 1, self.clock)
+        made = Stored(row, 1, row.ended or self.clock)
         for n, old in enumerate(self.rows):
             if old.record is row:  # written before, by the same owner
                 return old
@@ -84,7 +84,11 @@ class MemoryJournal:
             self.cancelled.set()
 
     def now(self) -> datetime:
+        self.store.clock += timedelta(microseconds=1)
         return self.store.clock
+
+    def time(self) -> float:
+        return self.now().timestamp()
 
     async def history(self) -> History:
         s = self.store
@@ -122,10 +126,16 @@ class MemoryJournal:
             at = made.at
             for n, old in enumerate(self.store.rows):
                 if any(old.record is row for row in rows):
-                    self.store.rows[n] = dataclasses.replace(old, at=at)
+                    self.store.rows[n] = dataclasses.replace(old, at=old.record.ended or at)
         self.store.shown = state if state is not None else self.store.shown
         self._wrote()
         return at
+
+    def record_at_end(self, rows: Sequence[Record]) -> None:
+        self._write()
+        for row in rows:
+            self.store.put(row)
+        self._wrote()
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         await asyncio.sleep(0)
@@ -155,6 +165,18 @@ class MemoryJournal:
         if wait.until is not None and wait.until <= s.clock:
             return row if wait.kind == "sleep" else dataclasses.replace(row, outcome="timed_out")
         return None
+
+    async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
+        await asyncio.sleep(0)
+        self._write()
+        values = [value for name, value in self.store.signals if name == wait.name]
+        self.store.signals = [signal for signal in self.store.signals if signal[0] != wait.name]
+        for row in rows:
+            self.store.put(row)
+        made = Record(wait.key, "signal", "done", wait.ordinal, json.dumps(values))
+        stored = self.store.put(made)
+        self._wrote()
+        return stored
 
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
         await asyncio.sleep(0)

@@ -249,7 +249,7 @@ def test_a_body_that_must_not_run_twice_is_found(shop: Shop) -> None:
 def test_a_start_that_gives_the_same_run_is_refused(shop: Shop) -> None:
     with pytest.raises(AssertionError, match="was there before: start"):
         shop.kit.workflows.crash_everywhere(
-            lambda: shop.gives_up.using(id="one").start(), points=["record.before"]
+            lambda: shop.gives_up.using(id="one").start(), points=["settle.before"]
         )
 
 

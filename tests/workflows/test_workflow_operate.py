@@ -227,6 +227,22 @@ def test_list_shows_the_newest_first_by_workflow_and_state(runs: Runs, call: Cal
     assert "signal decided" in text
 
 
+def test_a_search_for_few_goes_on_while_there_is_time(
+    runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspended(runs, "order:1")
+    for n in range(2, 8):
+        runs.start(f"order:{n}")
+    monkeypatch.setattr("holdfast.shapes.workflows.runs.LOOKED_AT", 2)
+    page = said(call("list", "--state", "suspended", "--json"))
+    assert [r["id"] for r in page["runs"]] == ["order:1"]
+    monkeypatch.setattr("holdfast.shapes.workflows.verbs.list_runs.__kwdefaults__", {
+        "after": None, "limit": 50, "patience": 0.0,
+    })  # fmt: skip
+    page = said(call("list", "--state", "suspended", "--json"))
+    assert (page["runs"], page["next"] is not None) == ([], True), "it says where to go on"
+
+
 def test_a_run_is_found_by_either_id_and_two_of_one_name_are_told_apart(
     runs: Runs, call: Call, refused: Callable[..., str]
 ) -> None:

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from tests.workflows.support import QUEUE, Runs, step
 
-from holdfast.shapes.workflows.runs import LOOKED_AT, RunFilter, find, listed, listed_to
+from holdfast.shapes.workflows.runs import LOOKED_AT, WRONG, RunFilter, find, listed, listed_to
 from holdfast.shapes.workflows.timeline import messages, timeline
 from holdfast.store.statement import Statement
 
@@ -73,11 +73,33 @@ def test_what_list_and_show_read_is_bounded(runs: Runs) -> None:
     in_an_hour = -3600.0  # all of them are older than that
     recent = plan_of(runs, listed(RunFilter(tag="none", since=in_an_hour), None, 50))
     assert buffers(recent) < 100, "ids begin with the time: what is older is not read"
-    rare = plan_of(runs, listed(RunFilter(states=["failed"]), None, 50))
+    rare = plan_of(runs, listed(RunFilter(states=["paused"]), None, 50))
     assert most_rows(rare) <= LOOKED_AT
-    assert runs.run(listed(RunFilter(states=["failed"]), None, 50)) == []
+    assert runs.run(listed(RunFilter(states=["paused"]), None, 50)) == []
     end = runs.run(listed_to(RunFilter(), None))
     assert end is not None, "it says where to go on"
     rest = runs.run(listed(RunFilter(workflow="bulk1"), end, 50))
     assert len(rest) == 50
     assert all(run.run_id < end for run in rest)
+
+
+def test_runs_that_went_wrong_have_an_index_of_their_own(runs: Runs) -> None:
+    oldest = runs.one("SELECT id FROM holdfast.workflow_runs ORDER BY id LIMIT 1")
+    runs.conn.execute(
+        'UPDATE holdfast.workflow_runs SET state = \'failed\', error = \'{"kind": "ValueError", "message": "no"}\''
+        " WHERE id = %s",
+        [oldest],
+    )
+    for states in (["failed"], ["cancelled"], ["terminated"], ["diverged"], sorted(WRONG)):
+        assert buffers(plan_of(runs, listed(RunFilter(states=states), None, 50))) < 100, states
+        assert buffers(plan_of(runs, listed_to(RunFilter(states=states), None))) < 100, states
+    assert [run.run_id for run in runs.run(listed(RunFilter(states=["failed"]), None, 50))] == [oldest]
+    assert runs.run(listed_to(RunFilter(states=["failed"]), None)) is None, "it has seen all of them"
+    run = runs.start("order:1")
+    with runs.conn.transaction():
+        runs.conn.execute(
+            "UPDATE holdfast.workflow_runs SET state = 'completed', result = '1', ended_at = now() WHERE id = %s",
+            [run],
+        )
+        hot = runs.one("SELECT pg_stat_get_xact_tuples_hot_updated('holdfast.workflow_runs'::regclass)")
+    assert hot == 1, "a run that ends well costs no index anything"

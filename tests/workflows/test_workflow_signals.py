@@ -17,9 +17,10 @@ from tests.workflows.support import QUEUE, TYPE, Runs, step, waits
 
 from holdfast.model.job import Grant
 from holdfast.shapes.workflows import store
-from holdfast.shapes.workflows.journal import NewChild, Wait
+from holdfast.shapes.workflows.journal import NewChild, Record, Wait
 
 LEVELS = (psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ)
+END = "SELECT holdfast.workflow_end(%s, '{completed}', '{42}', '{NULL}')"
 SEND = "SELECT holdfast.workflow_signal(%s, %s, 'go', %s, %s)"
 
 # The suspend that looks and locks in one statement: its snapshot is older than its locks. Kept to see that the race finds it.
@@ -65,6 +66,49 @@ def outcome(found: store.Decision) -> tuple[str, Any]:
     assert found.stored is not None
     record = found.stored.record
     return record.outcome, None if record.result is None else json.loads(record.result)["value"]
+
+
+def receive(runs: Runs, owner: Grant, key: str = "go.received", *rows: Record) -> tuple[str, Any]:
+    answer, found = runs.run(store.receive(owner, Wait(key, 0, "signal", "go"), rows))
+    return answer, None if found is None else json.loads(found.record.result)
+
+
+def test_all_signals_that_are_there_are_one_record_and_each_is_read_a_few_times(runs: Runs) -> None:
+    owner = runs.started()
+    many = "SELECT holdfast.workflow_signal(%s, %s, 'go', to_jsonb(n)) FROM generate_series(1, 3000) AS n"
+    runs.conn.execute(many, [TYPE, runs.key(owner.id)])
+    runs.signal(owner.id, "other")
+    read = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'workflow_signals'"
+    with runs.conn.transaction():
+        assert receive(runs, owner, "go.received", step("beside")) == ("decided", list(range(1, 3001)))
+        assert 3000 <= runs.one(read) <= 4 * 3000
+    assert [row["key"] for row in runs.steps(owner.id)] == ["beside", "go.received"]
+    # An answer that was lost: the same again, and nothing that came since.
+    runs.signal(owner.id, payload="late")
+    assert receive(runs, owner) == ("decided", list(range(1, 3001)))
+    assert receive(runs, owner, "go.received#2") == ("decided", ["late"])
+    assert receive(runs, owner, "go.received#3") == ("decided", [])
+    runs.signal(owner.id)
+    runs.take_over(owner)
+    assert receive(runs, owner, "go.received#4") == ("lost", None)
+    unread = "SELECT array_agg(name ORDER BY name) FROM holdfast.workflow_signals WHERE taken_by IS NULL"
+    assert runs.one(unread) == ["go", "other"]
+
+
+def test_what_another_owner_has_received_is_not_taken_again(runs: Runs) -> None:
+    owner = runs.started()
+    runs.signal(owner.id)
+    assert receive(runs, owner) == ("decided", [1])
+    runs.signal(owner.id)
+    assert receive(runs, runs.take_over(owner)) == ("lost", None)
+
+
+def test_large_signals_are_received_in_parts(runs: Runs) -> None:
+    owner = runs.started()
+    many = "SELECT holdfast.workflow_signal(%s, %s, 'go', to_jsonb(repeat('x', 262142))) FROM generate_series(1, 70)"
+    runs.conn.execute(many, [TYPE, runs.key(owner.id)])
+    parts = [receive(runs, owner, f"go.received#{n}")[1] for n in range(1, 4)]
+    assert [len(part) for part in parts] == [64, 6, 0]
 
 
 def test_the_table_of_signals(runs: Runs, sender: psycopg.Connection[Any]) -> None:
@@ -214,6 +258,13 @@ def test_cancel(runs: Runs, sender: psycopg.Connection[Any]) -> None:
     work = runs.work(later)
     assert work is not None
     assert work["metadata"]["workflow"]["cancel"] is True
+    # Terminate: no code of it runs, also not of one that compensates.
+    terminate = "SELECT holdfast.workflow_terminate(%s, %s)"
+    for answer in ("terminated", "ended"):
+        with sender.transaction():
+            assert sender.execute(terminate, [TYPE, runs.key(owner.id)]).fetchone() == (answer,)
+    assert runs.work(owner.id) is None
+    assert runs.of(owner.id)["state"] == "terminated"
     # One that has ended, and one that never was.
     runs.one("SELECT holdfast.workflow_end(%s, '{completed}', '{1}', '{NULL}')", [later])
     assert cancel(runs.key(later)) == "ended"
@@ -228,7 +279,7 @@ def test_a_timeout_of_the_whole_run_cancels_it(runs: Runs) -> None:
     assert outcome(runs.decide(runs.claim(owner.id), waits())) == ("cancelled", None)
 
 
-def test_a_child_that_ends_while_its_parent_suspends(runs: Runs) -> None:
+def test_a_child_that_ends_while_its_parent_suspends(runs: Runs, sender: psycopg.Connection[Any]) -> None:
     parent = runs.started()
     made = runs.run(
         store.child(parent, NewChild(TYPE, "kid", 1, "{}", QUEUE), step("ship", None, kind="child"))
@@ -244,9 +295,10 @@ def test_a_child_that_ends_while_its_parent_suspends(runs: Runs) -> None:
             )
             == "suspended"
         )
-        with psycopg.connect(runs.conn.info.dsn) as other, pytest.raises(psycopg.errors.LockNotAvailable):
-            other.execute("SELECT holdfast.workflow_end(%s, '{completed}', '{42}', '{NULL}')", [[made.child]])
-    runs.one("SELECT holdfast.workflow_end(%s, '{completed}', '{42}', '{NULL}')", [made.child])
+        with pytest.raises(psycopg.errors.LockNotAvailable), sender.transaction():
+            sender.execute(END, [[made.child]])
+    with sender.transaction():
+        sender.execute(END, [[made.child]])
     assert runs.is_due(parent.id)
     newer = runs.claim(parent.id)
     found = runs.decide(newer, Wait("ship/result", 1, "child", "child:ship"))

@@ -44,6 +44,7 @@ DATABASES = {
         "HOST": os.environ.get("PGHOST", ""),
         "PORT": os.environ.get("PGPORT", ""),
         "USER": os.environ.get("PGUSER", ""),
+        "PASSWORD": os.environ.get("PGPASSWORD", ""),
         "CONN_MAX_AGE": 600,
         "CONN_HEALTH_CHECKS": True,
     }

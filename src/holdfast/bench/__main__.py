@@ -19,6 +19,7 @@ from ..errors import ConfigurationError, HoldfastError
 from ..model.text import printable
 from . import machine
 from .context import QUICK, Bench, Sizes, dress
+from .quiet import ROUNDS, unrest
 from .report import Report, print_results, print_table, read
 from .scenarios import SCENARIOS, every, find
 from .server import open_server
@@ -29,6 +30,10 @@ USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
 
 class MeasureFailed(HoldfastError):
     """A scenario could not be measured. What was is kept."""
+
+
+class NotQuiet(HoldfastError):
+    """The machine was uneven, and nothing is published."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,6 +90,11 @@ def parser() -> Parser:
     options.add_argument("--quick", action="store_true", help="small sizes, one round: does it work")
     options.add_argument(
         "--only", action="append", default=[], metavar="VARIANT", help="of drain, limit and backlog"
+    )
+    options.add_argument(
+        "--quiet-check",
+        action="store_true",
+        help="write nothing, and end with an error, where the machine was busy or the rounds differ by a quarter",
     )
     for field in fields(Sizes):
         kind = int if field.type is int else float
@@ -187,10 +197,15 @@ def run(words: Sequence[str], program: str) -> None:
         find(name)
     before = kept_results(given.json, append=given.append)
     console, repeats = Console(), given.repeats or (1 if given.quick else 5)
+    if given.quiet_check and repeats < ROUNDS:
+        raise ConfigurationError(f"--quiet-check compares rounds: it needs --repeats {ROUNDS} or more")
     with open_server(given.url, dress) as server:
         meta = machine.describe(server.url(server.template), server.is_own)
         command = f"{program} {shlex.join(words)}"
-        same = {name: meta[name] for name in ("holdfast", "python", "loop", "psycopg", "postgresql", "date")}
+        same = {
+            name: meta[name]
+            for name in ("holdfast", "python", "build", "loop", "psycopg", "postgresql", "date")
+        }
         each = {"command": command, **same, "repeats": repeats, "sizes": asdict(sizes)}
         meta |= {
             "command": command,
@@ -203,10 +218,18 @@ def run(words: Sequence[str], program: str) -> None:
         report = Report(meta)
         bench = Bench(server, report, sizes, repeats, quick=given.quick, only=tuple(given.only))
         try:
-            measure(bench, names, lambda: save(report, before, given.json))
+            measure(bench, names, lambda: save(report, before, None if given.quiet_check else given.json))
         finally:
             show(console, report)
             show_targets(console, report.replace(before))
+        if given.quiet_check:
+            publish(report, before, given.json)
+
+
+def publish(report: Report, before: Report, path: Path | None) -> None:
+    if reasons := unrest(report):
+        raise NotQuiet(f"the machine was not quiet, and nothing is written: {'; '.join(reasons)}")
+    save(report, before, path)
 
 
 def interrupt(*_: object) -> NoReturn:

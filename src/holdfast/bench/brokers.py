@@ -29,8 +29,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(command: list[str], port: int, env: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A process that listens on the port, until the block ends. It may start others: all of them end."""
+def started(command: list[str], port: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
+    """A process that listens on the port, until the block ends: its pid. It may start others: all of them end."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(
         command,
@@ -47,7 +47,7 @@ def started(command: list[str], port: int, env: Mapping[str, str] | None = None)
             if process.poll() is not None:
                 raise HoldfastError(f"{command[0]} ended with {process.returncode} before it listened")
             time.sleep(0.02)
-        yield
+        yield process.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
@@ -112,3 +112,29 @@ def rabbit() -> Iterator[str]:
             started([str(RABBIT)], port, env),
         ):
             yield f"amqp://guest:guest@127.0.0.1:{port}/"
+
+
+_KAFKA = """
+import sys
+from confluent_kafka import Producer
+cluster = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "none", "log_level": 2})
+print(",".join(f"{b.host}:{b.port}" for b in cluster.list_topics(timeout=30).brokers.values()), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def kafka() -> Iterator[str]:
+    """The mock of a cluster that librdkafka has: three brokers that speak the protocol over TCP, and no disk."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _KAFKA], stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            servers = process.stdout.readline().strip()
+            if not servers:
+                raise HoldfastError("the mock of a Kafka cluster did not start")
+            yield f"kafka://{servers}"
+        finally:
+            process.kill()

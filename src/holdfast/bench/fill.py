@@ -11,7 +11,7 @@ import psycopg
 # %(keys)s = 0: no key. Otherwise job n belongs to key n mod keys, so that every key has its jobs spread over the whole load.
 FILL = """
 INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
-SELECT holdfast.uuid7(), %(queue)s, %(task)s, jsonb_build_object('n', n) || %(extra)s::jsonb,
+SELECT holdfast.uuid7(), %(queue)s, %(task)s, jsonb_build_object(%(argument)s::text, n) || %(extra)s::jsonb,
        CASE WHEN %(keys)s > 0 THEN %(name)s || ':' || (n %% %(keys)s) END,
        holdfast.now() + make_interval(secs => %(after)s) + make_interval(secs => n * 1e-6)
 FROM generate_series(1, %(count)s) AS n
@@ -32,11 +32,11 @@ class Load:
     after: float = -10.0  # seconds from now until the first is due
     name: str = "key"  # the keys begin with it
     extra: str = "{}"
+    argument: str = "n"  # that the handler takes: the number of the job
 
     def write(self, conn: psycopg.Connection[Any]) -> None:
-        values = {
-            name: getattr(self, name) for name in ("count", "task", "queue", "keys", "after", "extra", "name")
-        }
+        names = ("count", "task", "queue", "keys", "after", "extra", "name", "argument")
+        values = {name: getattr(self, name) for name in names}
         conn.execute(FILL, values)
 
 

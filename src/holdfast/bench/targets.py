@@ -156,6 +156,12 @@ TARGETS = [
     Target("drain against the best Python peer", against_peers(PYTHON_PEERS), least=3, unit="x"),
     Target("worker CPU per job", at("drain", "async-1 worker CPU"), most=12, unit="us"),
     Target("ordered by key, of unordered", of(("drain", "ordered-1"), ("drain", "async-1")), least=0.5),
+    Target("affinity by key, of none", of(("drain", "affinity-1"), ("drain", "async-1")), least=0.9),
+    Target(
+        "affinity by key, two processes, of none",
+        of(("drain", "affinity-2"), ("drain", "async-2")),
+        least=0.9,
+    ),
     Target("limits that do not bind, of none", of(("drain", "limited-1"), ("drain", "async-1")), least=0.7),
     Target("limits of 1,000 keys, of none", of(("drain", "limited-keys-1"), ("drain", "async-1")), least=0.3),
     Target(
@@ -232,6 +238,11 @@ TARGETS = [
         of(("boundaries", "rabbitmq"), ("boundaries", "rabbitmq-raw")),
         least=0.6,
     ),
+    Target(
+        "relay to a mock of Kafka, of the raw client",
+        of(("boundaries", "kafka"), ("boundaries", "kafka-raw")),
+        least=0.6,
+    ),
     Target("publish to broker p50", at("boundaries", "publish to broker p50"), most=12, unit="ms"),
     Target(
         "webhooks to a receiver of 20 ms, of the bare client",
@@ -276,6 +287,10 @@ TARGETS = [
     Target("WAL of such a run, its history folded", at("workflow", "WAL"), most=6144, unit="bytes"),
     Target("signal to code, resting", at("workflow", "signal to code, resting p50"), below=15, unit="ms"),
     Target("signal to code, suspended", at("workflow", "signal to code, suspended p50"), below=50, unit="ms"),
+    Target("slowest page of the dashboard", at("web", "slowest page"), below=100, unit="ms"),
+    Target("largest first load of a page", at("web", "largest first load"), below=60, unit="kB"),
+    Target("an open overview, of a drain", at("web", "overview, of the drain"), most=1, unit="%"),
+    Target("100 streams, of one core", at("web", "streams-100"), most=2, unit="%"),
     Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
     Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
     Target("beside history, of none", at("history", "finished / none"), least=0.95),

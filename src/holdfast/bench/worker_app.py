@@ -21,12 +21,14 @@ from ..app import Holdfast
 from ..db.transaction import AsyncTransaction
 from ..model.queue import Rate
 from ..model.state import JOB_COMPLETED
+from ..runtime.batch.items import Batch
 from ..runtime.gc_tuning import tuned_gc
 from ..runtime.job import Job
 from .loops import loop_factory, loop_name
 
 app = Holdfast()
 STREAMS = app.queue("streams", ordering="key")
+AFFINE = app.queue("affine", affinity="key")
 LIMITED = app.queue("limited", concurrency=10_000, rate=Rate(1_000_000))
 LIMITED_KEYS = app.queue("limited_keys", key_concurrency=100)
 NARROW = app.queue("narrow", concurrency=200)
@@ -62,8 +64,23 @@ async def order(tx: AsyncTransaction, n: int) -> None:
     await tx.execute("INSERT INTO bench_orders (customer, total) VALUES (%s, %s)", [n, 9.5])
 
 
+@app.task(process=True)
+def nothing_apart(n: int) -> None:
+    """In a child process, whose jobs nobody counts here."""
+
+
+@app.batch_task(size=100, wait=0.05)
+async def nothing_together(batch: Batch[int]) -> None:
+    Seen.jobs += len(batch)
+
+
 @app.task(queue=STREAMS.name)
 async def keyed(n: int) -> None:
+    Seen.jobs += 1
+
+
+@app.task(queue=AFFINE.name)
+async def affine(n: int) -> None:
     Seen.jobs += 1
 
 

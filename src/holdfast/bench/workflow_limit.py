@@ -1,6 +1,7 @@
 """The statements of a run with no Python per run: start, claim, five records, settle with its end. Only what the server
 takes is counted, from the sending of a statement to its answer, over one connection."""
 
+import json
 import time
 from typing import Any
 from uuid import uuid4
@@ -9,7 +10,9 @@ from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Settlement
 from ..model.worker import WorkerIdentity
 from ..shapes.workflows import store
+from ..shapes.workflows.ends import last_records
 from ..shapes.workflows.journal import Record
+from ..shapes.workflows.rows import plain_row
 from ..store.claim import claim
 from ..store.settle import settle_batch
 from ..store.statement import Flow, Statement
@@ -82,12 +85,14 @@ def _round(engine: Timed, worker: str, batch: int) -> None:
     )
     if len(claimed) != batch:
         raise RuntimeError(f"{batch} runs were started, and {len(claimed)} of them claimed")
-    for n in range(STEPS):
+    for n in range(STEPS - 1):
         row = Record(f"nothing#{n}", "step", "done", n, "1", began=time.time())
         written = engine.ask(store.record(QUEUE, [store.Entry(job, [row], None) for job in claimed]))
         if written.missing:
             raise RuntimeError(f"{len(written.missing)} records were refused")
     engine.run("BEGIN", [])
     engine.drive(settle_batch([Settlement(job, Completed("1")) for job in claimed], worker))
+    last = json.dumps({"rows": [plain_row(Record("nothing#4", "step", "done", 4, "1", began=time.time()))]})
+    engine.ask(last_records(claimed, [last] * batch))
     engine.run(END, ["{" + ",".join(job.id_text for job in claimed) + "}", batch])
     engine.run("COMMIT", [])

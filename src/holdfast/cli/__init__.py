@@ -50,6 +50,7 @@ from holdfast.cli.explain import explain_command
 from holdfast.cli.init import init_command
 from holdfast.cli.lab import lab_command
 from holdfast.cli.refusals import words
+from holdfast.cli.render import styled
 from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
 from holdfast.cli.sections import Sections
@@ -160,7 +161,7 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
 
 def _leave(message: str, code: int) -> None:
     line = printable(" ".join(message.split()))
-    print(f"holdfast: {line}", file=sys.stderr)  # noqa: T201
+    print(f"{styled('holdfast:', 'red', sys.stderr)} {line}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 
 

@@ -181,6 +181,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     ),
     # Keys, queues, tasks, workers, schedules
     "show_key": lambda of, _: key_command("show", of["queue"], of["key"]),
+    "show_ring": lambda of, _: command("holdfast", "ring", of["queue"], f"--key={of['key']}"),
     "release_keys": _release_keys,
     "lift_keys": _lift_keys,
     "limit_key": lambda of, _: key_command(

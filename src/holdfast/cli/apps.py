@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.nearby import app_database, found_database, refuse_to_make
+from holdfast.cli.nearby import app_database, found_database, project_folder, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
@@ -28,6 +28,7 @@ from holdfast.operate.operator import Operator
 from holdfast.settings import default_actor, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
+URL_VARIABLE = "HOLDFAST_DATABASE_URL"
 
 DatabaseOption = Annotated[
     str | None,
@@ -59,7 +60,8 @@ class Where:
 
 
 def load_app(name: str | None) -> Holdfast:
-    """The app that MODULE:APP names; modules are looked for in the current folder first."""
+    """The app that MODULE:APP names; modules are looked for in the current folder first, and then where the server of `dev`
+    is, if that is above."""
     name = name or os.environ.get(APP_VARIABLE)
     if not name:
         raise ConfigurationError(
@@ -91,6 +93,8 @@ def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if sys.path[:1] != [here]:
         sys.path.insert(0, here)
+    if (project := project_folder()) is not None and str(project) not in sys.path:
+        sys.path.insert(1, str(project))
     try:
         return importlib.import_module(name)
     except HoldfastError:
@@ -158,8 +162,10 @@ def open_database(
             raise ConfigurationError(f"{option} is empty. Name one, or leave the option out")
     if url is not None:
         database = Database(url, load_settings())
-    elif app or os.environ.get(APP_VARIABLE):
+    elif app:
         database = app_database(load_app(app))
+    elif os.environ.get(APP_VARIABLE):
+        database = _of_environment()
     else:
         database = found_database()
     if not makes:
@@ -170,6 +176,21 @@ def open_database(
         yield database
     finally:
         database.close()
+
+
+def _of_environment() -> Database:
+    """The database of HOLDFAST_APP. Its code is not needed where HOLDFAST_DATABASE_URL stands beside it, as in the line that
+    `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken."""
+    try:
+        app = load_app(None)
+    except ConfigurationError as error:
+        if not (url := os.environ.get(URL_VARIABLE)):
+            raise
+        typer.echo(
+            f"note: {APP_VARIABLE} is not used, the database is that of {URL_VARIABLE}: {error}", err=True
+        )
+        return Database(url, load_settings())
+    return app_database(app)
 
 
 @contextlib.contextmanager
@@ -215,7 +236,7 @@ def app_name(app: str | None) -> AppName:
 def note_for_pasting(url: str | None, app: str | None) -> str | None:
     """What printed commands need to mean the same database, when it was named by an option."""
     if url is not None:
-        return f"To run these commands, first: export HOLDFAST_DATABASE_URL={shlex.quote(masked(url))}"
+        return f"To run these commands, first: export {URL_VARIABLE}={shlex.quote(masked(url))}"
     if app is not None and app != os.environ.get(APP_VARIABLE):
         return f"To run these commands, first: export {APP_VARIABLE}={shlex.quote(app)}"
     return None

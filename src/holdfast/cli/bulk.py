@@ -1,6 +1,5 @@
 """An act over jobs, as a person goes through it: look first, say yes, watch, read what was done."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -8,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import busy, render
 from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, HowMany, confirm
 from holdfast.cli.refusals import worded
@@ -73,13 +72,11 @@ def go_through(many: Many[F, D], how: How) -> Shown[F] | Shown[D]:
         confirm(question, how.yes)
     progress = Progress(many.done)
     try:
-        shown = many.act(progress)
+        with busy.busy(many.done):
+            return many.act(progress)
     except KeyboardInterrupt:
-        progress.end()
         typer.echo(f"Interrupted: {progress.count:,} {many.done}, and counted in the audit.", err=True)
         raise
-    progress.end()
-    return shown
 
 
 def act_on_many(
@@ -120,22 +117,15 @@ def print_begun(begun: Operation) -> None:
 
 
 class Progress:
-    """How many so far, on one line of a terminal."""
+    """How many so far, for the bar."""
 
     def __init__(self, done: str) -> None:
         self.count = 0
         self._done = done
-        self._shown = False
 
     def __call__(self, count: int) -> None:
         self.count = count
-        if sys.stderr.isatty():
-            self._shown = True
-            typer.echo(f"\r{count:,} {self._done} ...", nl=False, err=True)
-
-    def end(self) -> None:
-        if self._shown:
-            typer.echo(f"\r{' ' * 40}\r", nl=False, err=True)
+        busy.at(count, self._done)
 
 
 def _what(found: Preview) -> str:

@@ -15,6 +15,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import Where, operator_at
+from holdfast.cli.busy import busy
 from holdfast.cli.exits import DONE
 from holdfast.cli.ids import whole_ids
 from holdfast.operate.operator import Operator
@@ -64,7 +65,8 @@ def _command(checked: bool, asks_why: bool, makes: bool, run: Run) -> Callable[.
         with operator_at(where, checked=checked, reason=why, makes=makes) as operator:
             given = {name: whole_ids(operator, value) for name, value in given.items()}
             given["operator"] = operator
-            shown = run(**{name: value for name, value in given.items() if name in own})
+            with busy(as_json=where.as_json):
+                shown = run(**{name: value for name, value in given.items() if name in own})
         _print(shown, where.as_json)
 
     parameters: list[inspect.Parameter] = []

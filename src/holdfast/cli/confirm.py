@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import busy
 from holdfast.errors import ConfigurationError
 from holdfast.model.text import printable
 
@@ -40,6 +41,7 @@ def confirm(act: str, yes: bool) -> None:
         return
     if not os.isatty(0):
         raise ConfigurationError(f"this would {act}. Say so: --yes (or look first: --dry-run)")
+    busy.end()
     try:
         agreed = typer.confirm(printable(f"{act[:1].upper()}{act[1:]}?"))
     except typer.Abort:  # Ctrl-C, or the end of the input

@@ -1,5 +1,6 @@
 """`holdfast db`: the embedded server by hand."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.busy import busy
 from holdfast.db.embedded import (
     EmbeddedOptions,
     EmbeddedServer,
@@ -54,8 +56,10 @@ def start_command(
     tcp: Annotated[bool, typer.Option("--tcp", help="Also listen on 127.0.0.1, with a password.")] = False,
 ) -> None:
     """Start the server and leave it running until `holdfast db stop`."""
-    with EmbeddedServer.acquire(_folder(path), EmbeddedOptions(tcp=tcp)) as server:
-        server.ensure_database()
+    with contextlib.ExitStack() as stack:
+        with busy("starting PostgreSQL"):
+            server = stack.enter_context(EmbeddedServer.acquire(_folder(path), EmbeddedOptions(tcp=tcp)))
+            server.ensure_database()
         server.keep_running()
         typer.echo(f"PostgreSQL {server.version} runs in {server.path} (process {server.pid}).")
         typer.echo(server.tcp_dsn() if tcp else server.dsn())

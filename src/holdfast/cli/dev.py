@@ -11,6 +11,7 @@ import typer
 
 from holdfast.app import Holdfast
 from holdfast.cli.apps import APP_VARIABLE, AppArgument, app_name, load_app
+from holdfast.cli.busy import busy
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.reloading import run_reloading
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
@@ -52,10 +53,11 @@ def dev_command(
     if database.is_embedded:
         folder = parse_embedded_url(database.url)
         typer.echo(f"embedded PostgreSQL in {folder}, for development or one host", err=True)
-    migrate.up(database.dsn)
-    operator = Operator(database, Actor(default_actor(), "cli"))
-    for name, rules in found.tasks.queue_rules().items():
-        operator.create_queue(name, rules=rules)
+    with busy("making the server and its schema"):
+        migrate.up(database.dsn)
+        operator = Operator(database, Actor(default_actor(), "cli"))
+        for name, rules in found.tasks.queue_rules().items():
+            operator.create_queue(name, rules=rules)
     _say_next(found, app)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)
     with _dashboard(found, web_port, app_name(app).name) if web else contextlib.nullcontext():
@@ -66,7 +68,7 @@ def _say_next(found: Holdfast, app: str | None) -> None:
     """For the next terminal: what to export, and a job to try."""
     name = app or os.environ.get(APP_VARIABLE, "")
     database = found.database
-    values = {APP_VARIABLE: name}
+    values = {APP_VARIABLE: name, **found._environment()}
     if database.is_embedded:
         values["HOLDFAST_DATABASE_URL"] = f"embedded://{parse_embedded_url(database.url)}"
     said = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in values.items())

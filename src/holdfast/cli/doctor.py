@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import busy, render
 from holdfast.cli.advice import Shell, shell_for
 from holdfast.cli.apps import Where, app_name, note_for_pasting
 from holdfast.cli.command import Shown, command
@@ -64,6 +64,7 @@ def doctor_command(
 
 
 def _say(line: str) -> None:
+    busy.erase()
     typer.echo(printable(line))
 
 
@@ -123,7 +124,8 @@ def _print_check(check: Checked, shell: Shell) -> None:
 
 
 def _print_finding(head: str, finding: Finding, shell: Shell) -> None:
-    typer.echo(f"{head}{finding.level.upper()} {render.line(finding.what)} [{finding.code}]")
+    level = render.styled(finding.level.upper(), _COLOURS.get(finding.level))
+    typer.echo(f"{head}{level} {render.line(finding.what)} [{finding.code}]")
     indent = " " * _WIDTH
     for line in finding.details:
         typer.echo(f"{indent}  {render.line(line)}")
@@ -133,4 +135,5 @@ def _print_finding(head: str, finding: Finding, shell: Shell) -> None:
         typer.echo(f"{indent}  or:  {printable(line)}")
 
 
+_COLOURS = {"error": "red", "warning": "yellow"}
 _WIDTH = max(len(check.name) for check in CHECKS) + 2

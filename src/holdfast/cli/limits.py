@@ -1,6 +1,7 @@
 """What `holdfast queue create`, `set`, `list` and `show` say of limits."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,26 @@ KeepOption = Annotated[
         show_default="keep",
     ),
 ]
+
+
+class Affinity(StrEnum):
+    none = "none"
+    key = "key"
+
+
+AffinityOption = Annotated[
+    Affinity | None,
+    typer.Option(
+        help="key: jobs of a partition key go to the same worker while it lives, in no order.",
+        show_default="none",
+    ),
+]
+
+
+def kept_and_affine(keep_completed: bool | None, affinity: Affinity | None) -> dict[str, Any]:
+    """Those of the two that were named."""
+    named: dict[str, Any] = {} if keep_completed is None else {"keep_completed": keep_completed}
+    return named if affinity is None else {**named, "affinity": affinity.value}
 
 
 def given(
@@ -144,6 +165,7 @@ _WORDS = {
     "key_rate": "rate per key",
     "aging": "aging",
     "keep_completed": "completed jobs are kept",
+    "affinity": "affinity",
 }
 
 
@@ -196,5 +218,7 @@ def _lines(seen: QueueRulesSeen) -> list[tuple[str, str]]:
             text = f"{name} {text}"
         elif name == "keep_completed":
             text = "completed jobs are not kept"
+        elif name == "affinity":
+            text = "affinity by key"
         found.append((_WORDS[name], text))
     return found

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, TextIO
 
 from holdfast import telemetry
+from holdfast.cli.render import colourful
 from holdfast.model.text import printable
 
 _EventDict = MutableMapping[str, Any]
@@ -56,7 +57,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
     else:
         plain = structlog.dev.plain_traceback
         renderer = structlog.dev.ConsoleRenderer(
-            colors=out.isatty(), exception_formatter=plain, pad_event_to=24, sort_keys=False
+            colors=colourful(out), exception_formatter=plain, pad_event_to=24, sort_keys=False
         )
         finish = [*([_briefly] if out.isatty() else []), _escape, renderer]
     formatter = structlog.stdlib.ProcessorFormatter(

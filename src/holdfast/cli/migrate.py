@@ -1,10 +1,12 @@
 """`holdfast migrate`: make and upgrade the schema."""
 
+import itertools
 import json
 from typing import Annotated
 
 import typer
 
+from holdfast.cli import busy
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.exits import PENDING
 from holdfast.db import migrate
@@ -36,12 +38,20 @@ def up_command(
 ) -> None:
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
     dsn = resolve_dsn(database_url(database))
-    applied = migrate.up(
-        dsn,
-        lock_timeout=parse_span(lock_timeout, "--lock-timeout"),
-        patience=parse_span(patience, "--patience"),
-        on_step=typer.echo,
-    )
+    total, steps = len(migrate.status(dsn).pending), itertools.count()
+
+    def say(step: str) -> None:
+        busy.erase()
+        typer.echo(step)
+        busy.at(next(steps), "migrations", total)
+
+    with busy.busy("migrations"):
+        applied = migrate.up(
+            dsn,
+            lock_timeout=parse_span(lock_timeout, "--lock-timeout"),
+            patience=parse_span(patience, "--patience"),
+            on_step=say,
+        )
     typer.echo(f"Migrated to {applied[-1]}." if applied else _nothing(migrate.status(dsn)))
 
 

@@ -1,5 +1,8 @@
 """The embedded server that a command means when none is named, and none that a command would have to make first."""
 
+import os
+from pathlib import Path
+
 from holdfast.app import Holdfast
 from holdfast.db.database import Database
 from holdfast.db.embedded import default_path, parse_embedded_url, status
@@ -21,6 +24,12 @@ def app_database(app: Holdfast) -> Database:
     if not (app._url or given or describe_database()) and _is_there():
         app._url = _HERE
     return app.database
+
+
+def project_folder() -> Path | None:
+    """The folder above that has an embedded server of this user, as `dev` makes it: its code is there too."""
+    folder = default_path().parent.parent
+    return folder if "HOLDFAST_HOME" not in os.environ and folder in Path.cwd().parents else None
 
 
 def _is_there() -> bool:

@@ -70,13 +70,14 @@ def create_command(
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
     keep_completed: limits.KeepOption = None,
+    affinity: limits.AffinityOption = None,
     *,
     operator: Operator,
 ) -> Shown[QueueMade]:
     """Make a queue. Safe to run twice, and while workers run."""
     made_so = {"ordering": ordering.value, "on_dead_letter": on_dead_letter.value, "fair": fair}
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
-    named |= {} if keep_completed is None else {"keep_completed": keep_completed}
+    named |= limits.kept_and_affine(keep_completed, affinity)
     wanted = {name: value for name, value in named.items() if value is not None}
     rules = queue_rules(made_so | wanted, ConfigurationError)
     made = operator.create_queue(name, None if lease is None else parse_span(lease, "--lease"), rules)
@@ -103,7 +104,26 @@ def _print_list(loads: list[QueueLoad], rules: Mapping[str, QueueRulesSeen]) -> 
     more = (*((SUSPENDED,) if waiting else ()), *((BLOCKED, PARKED, "ordering") if ordered else ()))
     heads = ("queue", *NUMBERS, *more, *(["rules"] if limited else []), "paused")
     rows = [_row(load, waiting, ordered, [said[load.name]] if limited else []) for load in loads]
-    render.print_table(heads, rows, (*NUMBERS, SUSPENDED, BLOCKED, PARKED))
+    numbers = (*NUMBERS, SUSPENDED, BLOCKED, PARKED)
+    nothing = [
+        head
+        for i, head in enumerate(heads)
+        if head in numbers and head != PENDING and all(r[i] == "0" for r in rows)
+    ]
+    drop = (
+        "lease",
+        "ordering",
+        *nothing,
+        QUARANTINED,
+        HELD,
+        SCHEDULED,
+        SUSPENDED,
+        "rules",
+        PARKED,
+        BLOCKED,
+        PROCESSING,
+    )
+    render.print_table(heads, rows, numbers, drop)
 
 
 @app.command("show")
@@ -154,17 +174,18 @@ def set_command(
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
     keep_completed: limits.KeepOption = None,
+    affinity: limits.AffinityOption = None,
     *,
     operator: Operator,
 ) -> Shown[QueueSet]:
     """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
     has = operator.rules_of(name)
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging, has)
-    named |= {} if keep_completed is None else {"keep_completed": keep_completed}
+    named |= limits.kept_and_affine(keep_completed, affinity)
     if ordering is None and on_dead_letter is None and not named:
         raise ConfigurationError(
             "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
-            "or a limit, as --concurrency 20 or --rate none, or --drop-completed"
+            "or a limit, as --concurrency 20 or --rate none, --drop-completed, or --affinity key or none"
         )
     done = operator.set_queue(
         name,

@@ -1,10 +1,11 @@
 """Tables, ages and JSON. A terminal gets colours, a pipe whole lines."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, TextIO
 from uuid import UUID
 
 import typer
@@ -94,6 +95,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+def colourful(stream: TextIO) -> bool:
+    """At a terminal that has colours, unless NO_COLOR asks for none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, colour: str | None, stream: TextIO | None = None) -> str:
+    return typer.style(text, fg=colour) if colour and colourful(stream or sys.stdout) else text
+
+
 class Cell(str):
     """A cell that has a shorter form, for a terminal that is too narrow for the whole one."""
 
@@ -179,7 +189,7 @@ def _print_rich(
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False)  # it honours NO_COLOR itself
     heads, rows = fitted(heads, rows, console.width, drop)
     widths = _widths(heads, rows)
     others = sum(widths[:-1]) + 2 * len(widths[:-1])
@@ -190,13 +200,30 @@ def _print_rich(
         justify: Any = "right" if head in right else "left"
         table.add_column(head, justify=justify, no_wrap=True, width=width)
     for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, style=_style(head, cell)) for head, cell in zip(heads, row, strict=True)))
     console.width = max(console.width, others + widths[-1])
     console.print(table)
 
 
+def _style(head: str, cell: str) -> str:
+    """Colours for what is wrong."""
+    if head in _WRONG and cell not in ("-", "", "0"):
+        return _WRONG[head]
+    return _STYLES.get(cell, "")
+
+
 _LAST = 24  # the least room for the last column
 _SHORT_ID = 18  # characters: time to a quarter of a microsecond
+_WRONG = {
+    "paused": "yellow",
+    "problem": "red",
+    "error": "red",
+    "last error": "red",
+    HELD: "yellow",
+    QUARANTINED: "red",
+    BLOCKED: "red",
+    PARKED: "red",
+}
 _STYLES = {
     COMPLETED: "green",
     "alive": "green",

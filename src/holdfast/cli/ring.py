@@ -1,4 +1,4 @@
-"""`holdfast ring`: which worker owns which keys of an ordered queue."""
+"""`holdfast ring`: which worker owns which keys of a queue."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,7 +35,7 @@ def ring_command(
     *,
     operator: Operator,
 ) -> Shown[list[RingReport]]:
-    """Say which workers own which of the 1024 buckets of an ordered queue."""
+    """Say which workers own which of the 1024 buckets of a queue with order or affinity by key."""
     if last is not None and not affinity:
         raise ConfigurationError("--last goes with --affinity: holdfast ring --affinity --last 5m")
     span = LAST if last is None else parse_span(last, "--last")
@@ -49,7 +49,9 @@ def _print_all(
     found: list[RingReport], buckets: bool, kept: Mapping[str, Affinity] | None, span: float
 ) -> None:
     if not found:
-        typer.echo("No queue is claimed key by key. Make one: holdfast queue create NAME --ordering key")
+        typer.echo(
+            "No queue has order or affinity by key. Make one: holdfast queue create NAME --ordering key, or --affinity key"
+        )
     for number, report in enumerate(found):
         if number:
             typer.echo("")

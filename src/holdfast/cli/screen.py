@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import busy, render
 from holdfast.cli.arguments import parse_span
 from holdfast.errors import ConfigurationError, DatabaseUnavailable
 
@@ -80,6 +80,7 @@ def _one(
 @contextlib.contextmanager
 def _screen(as_json: bool) -> Iterator[Callable[[str], None]]:
     """What shows a picture. A pipe gets one after the other, with an empty line between them."""
+    busy.end()
     if as_json or not sys.stdout.isatty():
         yield lambda text: typer.echo(text, err=as_json)
         return

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as pools
 from dataclasses import dataclass
 from enum import StrEnum
 from types import FrameType
@@ -224,13 +225,23 @@ def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> Non
         loop.close()
 
 
+def _waits_in_pool(thread: threading.Thread) -> bool:
+    """Whether it waits for work in the ThreadPoolExecutor of some library: Python ends those at its exit."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) == (
+        pools.__file__,
+        "_worker",
+    )
+
+
 def _leave_stuck_threads() -> None:
     """Python joins every thread that is no daemon before it exits; one that never ends would keep it forever."""
     deadline = time.monotonic() + 1.0
     others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
     for thread in others:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    stuck = [thread.name for thread in others if thread.is_alive()]
+        if not _waits_in_pool(thread):
+            thread.join(max(0.0, deadline - time.monotonic()))
+    stuck = [thread.name for thread in others if thread.is_alive() and not _waits_in_pool(thread)]
     if not stuck:
         return
     telemetry.emit("worker.threads_left", level=logging.WARNING, threads=", ".join(stuck))

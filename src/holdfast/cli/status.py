@@ -1,7 +1,6 @@
 """`holdfast status`: how things stand."""
 
 import os
-import sys
 from functools import partial
 from typing import Annotated
 
@@ -46,7 +45,8 @@ def _print(found: Overview, place: str) -> None:
     typer.echo("")
     typer.echo(f"workers     {found.workers.alive} alive, {found.workers.draining} draining{late}")
     _print_paused(found)
-    typer.echo(f"dead        {render.number(found.dead_letters)}")
+    dead = f"dead        {render.number(found.dead_letters)}"
+    typer.echo(render.styled(dead, "red" if found.dead_letters.count else None))
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
     typer.echo(f"database    {place}, PostgreSQL {found.server_version}, schema {found.schema_version}")
     typer.echo(f"durability  {found.durability}")
@@ -60,7 +60,7 @@ def _print_unserved(found: Overview) -> None:
         )
         said = f"queue {name} has due jobs and no worker. Start one: {start}"
         typer.echo("")
-        typer.secho(f"nobody      {said}", fg="red" if sys.stdout.isatty() else None)
+        typer.echo(render.styled(f"nobody      {said}", "red"))
 
 
 def _print_paused(found: Overview) -> None:

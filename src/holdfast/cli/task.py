@@ -1,13 +1,12 @@
 """`holdfast task`: list tasks, pause and resume them."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import busy, render
 from holdfast.cli.apps import APP_VARIABLE, Where, load_app
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_task
@@ -24,7 +23,6 @@ from holdfast.tasks.taskset import TaskSet
 
 app = typer.Typer(help="List tasks, pause and resume them.", no_args_is_help=True)
 
-_MANY = 10_000
 TaskArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_task)]
 
 
@@ -107,8 +105,7 @@ def _print_resumed(done: TaskPause) -> None:
 
 def _tell(moved: int) -> None:
     """A million jobs take a minute: say that something happens, to a person."""
-    if moved >= _MANY and sys.stderr.isatty():
-        _note(f"{moved:,} jobs so far")
+    busy.at(moved, "jobs")
 
 
 def _tasks(app: str | None) -> TaskSet | None:
@@ -134,4 +131,5 @@ def _note_left(done: TaskPause) -> None:
 
 
 def _note(text: str) -> None:
+    busy.erase()
     typer.echo(f"note: {printable(' '.join(text.split()))}", err=True)

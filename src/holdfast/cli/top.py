@@ -109,7 +109,7 @@ def _draw_wrong(top: Top, shell: Shell) -> None:
         return
     for finding in top.wrong[:_MOST]:
         colour = "red" if finding.level == "error" else "yellow"
-        typer.secho(f"{finding.level.upper():<8}{render.one_line(finding.what, 150)}", fg=colour)
+        typer.echo(render.styled(f"{finding.level.upper():<8}{render.one_line(finding.what, 150)}", colour))
         for line in list(shell.lines(finding.fix))[:1]:
             typer.echo(f"        {printable(line)}")
     if len(top.wrong) > _MOST:

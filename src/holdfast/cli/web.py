@@ -3,6 +3,8 @@
 import contextlib
 import importlib
 import os
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -26,34 +28,59 @@ def surface(module: str = "holdfast.web.serve", what: str = "the dashboard") -> 
         ) from None
 
 
+AllowedHostOption = Annotated[
+    list[str] | None, typer.Option(help="Another name that it may be reached by; may be repeated.")
+]
+ProxyHeaderOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The header in which a proxy names who asks.")
+]
+ProxyAddressOption = Annotated[
+    list[str] | None, typer.Option(help="An address or network of that proxy; may be repeated.")
+]
+AdminOption = Annotated[
+    list[str] | None, typer.Option(help="A name from the proxy that is an admin; others look.")
+]
+OperatorOption = Annotated[
+    list[str] | None, typer.Option(help="One who is an operator; both may be DATABASE=NAME.")
+]
+TokenHashOption = Annotated[
+    str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
+]
+LimitsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=VALUE",
+        help="Another limit of the doctor, such as stuck=300; may be repeated.",
+    ),
+]
+TraceUrlOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="Where a trace is shown, with {trace} in it.")
+]
+DatabasesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=URL",
+        envvar="HOLDFAST_WEB_DATABASES",
+        help="A database behind the switcher, or NAME=MODULE:APP; may be repeated.",
+    ),
+]
+
+
 def web_command(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port.")] = 8765,
     read_only: Annotated[bool, typer.Option("--read-only", help="Nobody can change anything.")] = False,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Another name that it may be reached by; may be repeated.")
-    ] = None,
-    proxy_header: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The header in which a proxy names who asks.")
-    ] = None,
-    proxy_address: Annotated[
-        list[str] | None, typer.Option(help="An address or network of that proxy; may be repeated.")
-    ] = None,
-    admin: Annotated[
-        list[str] | None, typer.Option(help="A name from the proxy that is an admin; others look.")
-    ] = None,
-    token_hash: Annotated[
-        str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
-    ] = None,
+    allowed_host: AllowedHostOption = None,
+    proxy_header: ProxyHeaderOption = None,
+    proxy_address: ProxyAddressOption = None,
+    admin: AdminOption = None,
+    operator: OperatorOption = None,
+    token_hash: TokenHashOption = None,
     title: Annotated[str | None, typer.Option(help="What the dashboard calls this database.")] = None,
-    limits: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="NAME=VALUE",
-            help="Another limit of the doctor, such as stuck=300; may be repeated.",
-        ),
-    ] = None,
+    limits: LimitsOption = None,
+    trace_url: TraceUrlOption = None,
+    database: DatabasesOption = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
@@ -61,8 +88,7 @@ def web_command(
     configure(LogFormat.console, LogLevel.warning)
     serving = surface()
     wanted = read_limits(limits or ())
-    found = _app(database_url, app)
-    check(found.database)
+    found, named = _apps(database or (), database_url, app)
     served = serving.Served(
         host,
         port,
@@ -71,13 +97,41 @@ def web_command(
         proxy_header,
         proxy_address or (),
         admin or (),
+        operator or (),
         token_hash,
         title,
         wanted,
-        app_name(app).name,
+        trace_url,
+        named,
     )
-    with contextlib.closing(found):
+    with contextlib.ExitStack() as stack:
+        for one in found.values() if isinstance(found, dict) else (found,):
+            stack.enter_context(contextlib.closing(one))
         serving.serve(found, served)
+
+
+_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _apps(
+    databases: Sequence[str], url: str | None, app: str | None
+) -> tuple[Holdfast | dict[str, Holdfast], str | dict[str, str]]:
+    """What is served, and how commands name it. One database is checked before; of several one may be away."""
+    if not databases:
+        one = _app(url, app)
+        check(one.database)
+        return one, app_name(app).name
+    words = [word.partition("=") for word in databases]
+    for name, _, where in words:
+        if not where or "/" in name or "@" in name:  # an address is not repeated: it may hold a password
+            raise ConfigurationError("--database takes NAME=URL or NAME=MODULE:APP")
+        if sum(other == name for other, _, _ in words) > 1:
+            raise ConfigurationError(f"two databases are called {name!r}. Give one another name")
+    if url is not None or app is not None:
+        raise ConfigurationError("--database names what is served, so -d and -a are not for it. Add NAME=URL")
+    names = {name: where for name, _, where in words if _APP.fullmatch(where)}
+    found = {name: load_app(where) if name in names else Holdfast(where) for name, _, where in words}
+    return found, names
 
 
 def _app(url: str | None, name: str | None) -> Holdfast:

@@ -4,6 +4,7 @@ The function stays as it is. Its callers go on with `delay()` and `apply_async()
 Holdfast worker runs it. `self.request`, `self.retry()`, `autoretry_for`, `Ignore` and `Reject` mean what they meant.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
@@ -23,7 +24,8 @@ from holdfast import (
 
 from ..errors import ConfigurationError
 
-_WITHOUT_END = 1000  # attempts of a task whose max_retries is None
+_WITHOUT_END = 1000  # attempts, where Celery's own count of retries says when it is enough
+_CANVAS = ("s", "si", "signature", "subtask", "chunks", "map", "starmap")
 _MEANT = {  # what apply_async() knows there, and what to say here
     "link": "then= of using()",
     "link_error": "a dead letter: holdfast dead list",
@@ -46,6 +48,14 @@ class Adopted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, at once and here."""
         return self.celery_task(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """`request`, `retry()` and all else that the function uses by the name of its task."""
+        if name in _CANVAS:
+            raise AttributeError(
+                f"{self.name}.{name}() has no meaning here. Use then= of using(), or app.group()"
+            )
+        return getattr(self.celery_task, name)
 
     def delay(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue it with these arguments: `send_receipt.delay(17)`."""
@@ -81,7 +91,7 @@ class Adopted:
 def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOptions]) -> Adopted:
     """Run the jobs of a Celery task with Holdfast: `send_receipt = adopt(app, send_receipt, queue="mail")`.
 
-    Its name, `max_retries` and `time_limit` are taken over; `options` replace them. As with Celery, an error that the task
+    Its name, its retries and `time_limit` are taken over; `options` replace them. As with Celery, an error that the task
     does not retry itself is final: it makes a dead letter. With `max_attempts` or `retry` every error is retried by them.
     """
     if not hasattr(celery_task, "push_request"):
@@ -89,13 +99,12 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
             f"adopt() takes a Celery task, not {type(celery_task).__name__}: what @celery_app.task returns"
         )
     by_holdfast = "max_attempts" in options or "retry" in options
-    most = celery_task.max_retries
-    taken: TaskOptions = {
-        "name": celery_task.name,
-        "max_attempts": _WITHOUT_END if most is None else most + 1,
-    }
+    taken: TaskOptions = {"name": celery_task.name, "max_attempts": _WITHOUT_END}
     if celery_task.time_limit:
         taken["timeout"] = celery_task.time_limit
+    if "timeout" in {**taken, **options}:  # an attempt may end in another way than by retry(), which counts
+        taken["max_attempts"] = _attempts(celery_task)
+    _hear_retries(celery_task)
 
     task: Any = app.task  # what it takes is checked where it is called
     declare: TaskDecorator = task(**{**taken, **options})
@@ -105,15 +114,43 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
         celery_task.push_request(
             id=str(job.id), task=celery_task.name, args=args, kwargs=kwargs, retries=job.attempt - 1, hostname="holdfast",
             called_directly=False, is_eager=True,  # so that retry() raises, and sends no message
+            holdfast_asked=[],
         )  # fmt: skip
+        asked = celery_task.request.holdfast_asked
         try:
-            return celery_task.run(*args, **kwargs)
+            value = celery_task.run(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 whatever it is means something for the job
-            return _meant(error, args, kwargs, by_holdfast)
+            return _meant(asked[-1] if asked else error, args, kwargs, by_holdfast)
+        else:
+            return _meant(asked[-1], args, kwargs, by_holdfast) if asked else value
         finally:
             celery_task.pop_request()
+            vars(celery_task).pop("override_max_retries", None)  # retry(max_retries=) is for one execution
 
     return Adopted(celery_task, run)
+
+
+def _attempts(celery_task: Any) -> int:
+    """As many as the task itself asks for, by its max_retries or those of its autoretry."""
+    said = [celery_task.max_retries, getattr(celery_task, "retry_kwargs", {}).get("max_retries", 0)]
+    return _WITHOUT_END if None in said else min(_WITHOUT_END, max(said) + 1)
+
+
+def _hear_retries(celery_task: Any) -> None:
+    """retry(throw=False) returns, so it is noted for the end of the function: the job is tried again whatever that does."""
+    retry = celery_task.retry
+    if hasattr(retry, "holdfast"):
+        return
+
+    @functools.wraps(retry)
+    def heard(*args: Any, throw: bool = True, **kwargs: Any) -> Any:
+        wanted = retry(*args, throw=throw, **kwargs)
+        if (asked := getattr(celery_task.request, "holdfast_asked", None)) is not None:
+            asked.append(wanted)
+        return wanted
+
+    heard.holdfast = True  # type: ignore[attr-defined]
+    celery_task.retry = heard
 
 
 def _meant(error: Exception, args: list[Any], kwargs: dict[str, Any], by_holdfast: bool) -> None:

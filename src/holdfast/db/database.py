@@ -92,6 +92,7 @@ class Database:
         # Jobs of these queues were committed on a connection of our own, and are due; None: nobody knows of which.
         self.enqueued = Calls[[Collection[str] | None]]()
         self.lender: Lender | None = None  # whose connections transact() is on, if they are not our own
+        self.keeps_idle = True  # connections that nobody uses; else the database can be dropped at any time
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
@@ -108,7 +109,11 @@ class Database:
                 if self._resolved is not None:
                     self._inherited.append(self._resolved[2])  # not ours to close, so never to be collected
                 dsn = resolve_dsn(self.url)
-                self._resolved = (os.getpid(), dsn, Pools(dsn, self.settings, self.clock))
+                self._resolved = (
+                    os.getpid(),
+                    dsn,
+                    Pools(dsn, self.settings, self.clock, keeps=self.keeps_idle),
+                )
             return self._resolved[1], self._resolved[2]
 
     @property

@@ -56,6 +56,7 @@ class Pool(Generic[C]):
         self._line: deque[Callable[[C | Closed | None], bool]] = deque()
         self._retrying: deque[Callable[[C | Closed | None], bool]] = deque()  # who pause between two tries
         self._is_closed = False
+        self.keeps = True  # those that nobody uses; else each is closed when it comes back
         self._timer: threading.Timer | asyncio.TimerHandle | None = None
 
     def resize(self, size: int) -> None:
@@ -128,11 +129,13 @@ class Pool(Generic[C]):
         usable = conn.pgconn.transaction_status == TransactionStatus.IDLE
         with self._lock:
             if usable and not self._is_closed and now - self._opened_at.get(conn, 0.0) < MAX_AGE:
-                if not self._serve(conn):
+                if self._serve(conn):
+                    return
+                if self.keeps:
                     self._idle.append((conn, now))
                     if self._timer is None:
                         self._timer = self._call_later(MAX_IDLE)
-                return
+                    return
         self._discard(conn)
 
     def _discard(self, *conns: C) -> None:

@@ -47,7 +47,8 @@ def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> No
 
 
 class Pools:
-    def __init__(self, dsn: str, settings: Settings, clock: Clock) -> None:
+    def __init__(self, dsn: str, settings: Settings, clock: Clock, *, keeps: bool = True) -> None:
+        self._keeps = keeps
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
@@ -161,6 +162,7 @@ class Pools:
             pool = self._sync.get(os.getpid())
             if pool is None:
                 pool = SyncPool(*self._options(), self._is_fresh, self._configure)
+                pool.keeps = self._keeps
                 self._sync[os.getpid()] = pool  # a parent's pool stays: it is not ours to close
         conn = pool.take()
         try:
@@ -200,6 +202,7 @@ class Pools:
         if pool is None or pid != os.getpid():
             self._forget_ended_loops()
             pool = AsyncPool(*self._options(), self._is_fresh, self._aconfigure)
+            pool.keeps = self._keeps
             self._async[loop] = (os.getpid(), pool)
         conn = await pool.take()
         try:

@@ -38,7 +38,7 @@ class Hall:
 
     def now(self, number: int) -> Stage:
         if self.stage is None or self.stage.scene.number != number:
-            raise HoldfastError("another scene was opened meanwhile. Open this one again: reload the page")
+            raise HoldfastError("this scene is not open any more. Open it again: reload the page")
         return self.stage
 
     def look(self, number: int) -> str:

@@ -4,7 +4,7 @@ import sys
 
 from holdfast.lab.hall import Hall
 from holdfast.lab.place import open_place, refuse_database
-from holdfast.lab.site import lab_app
+from holdfast.lab.site import SESSION, lab_app
 from holdfast.settings import default_actor
 from holdfast.web.identity import Identity, OneTimeUrl
 from holdfast.web.serve import asgi_server, listening, say
@@ -20,7 +20,9 @@ def serve(port: int) -> None:
         print("The lab starts a server of its own.", file=sys.stderr, flush=True)  # noqa: T201
         with open_place() as place:
             login = OneTimeUrl(
-                Identity(default_actor(), "admin"), lambda token: say(where, token, "Another browser")
+                Identity(default_actor(), "admin"),
+                lambda token: say(where, token, "Another browser"),
+                SESSION,
             )
             say(where, login.token, "Holdfast lab")
             asgi_server(lab_app(Hall(place), login)).run(sockets=[sock])

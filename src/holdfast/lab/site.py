@@ -24,11 +24,13 @@ from holdfast.web.calls import Call, Refusal, needs
 from holdfast.web.drawing import add_templates
 from holdfast.web.guard import LOOPBACK, Guard
 from holdfast.web.identity import OneTimeUrl
+from holdfast.web.packing import Packed
 from holdfast.web.site import Site
 
 HERE = Path(__file__).parent
 LOOK = 0.2  # seconds
 LASTS = 600.0  # of one stream: the browser asks again then
+SESSION, CSRF = "holdfast_lab_session", "holdfast_lab_csrf"  # a dashboard on another port has cookies too
 
 
 class LabSite(Site):
@@ -37,6 +39,7 @@ class LabSite(Site):
     def __init__(self, hall: Hall, login: OneTimeUrl) -> None:
         self.scenes = all_scenes()
         super().__init__(self.scenes[0].app, login, title="lab", login=login)
+        self.csrf.cookie = CSRF
         self.hall = hall
 
     def menu(self) -> Mapping[str, Sequence[Page]]:
@@ -50,10 +53,12 @@ def _no_page(_: object) -> Any:
 class LabApp:
     def __init__(self, site: LabSite) -> None:
         self.site = site
-        self._guard = Guard(Starlette(routes=routes(site), lifespan=self._lifespan), LOOPBACK)
+        inside = Starlette(routes=routes(site), lifespan=self._lifespan)
+        self._guard = Guard(Packed(inside), LOOPBACK)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        await self.site.hall.open(self.site.scenes[0].number)
         yield
         await asyncio.to_thread(self.site.hall.close)
 
@@ -85,7 +90,7 @@ def routes(site: LabSite) -> list[Route]:
         Route("/login", functools.partial(sign_in, site), methods=["GET"]),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", looks(functools.partial(_find, site)), methods=["GET"]),
-        Route("/", looks(_first), methods=["GET"]),
+        Route("/", looks(functools.partial(_first, site)), methods=["GET"]),
         Route(one, looks(of_scene(_show)), methods=["GET"]),
         Route(f"{one}/live", looks(of_scene(_stream)), methods=["GET"]),
         Route(f"{one}/past", looks(of_scene(_past)), methods=["GET"]),
@@ -98,8 +103,11 @@ async def _nothing(call: Call) -> Response:
     raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
 
 
-async def _first(call: Call) -> Response:
-    return RedirectResponse("/scene/1", HTTPStatus.SEE_OTHER)
+async def _first(site: LabSite, call: Call) -> Response:
+    """The scene that is open, or the first."""
+    stage = site.hall.stage
+    number = site.scenes[0].number if stage is None else stage.scene.number
+    return RedirectResponse(f"/scene/{number}", HTTPStatus.SEE_OTHER)
 
 
 async def _find(site: LabSite, call: Call) -> Response:
@@ -117,12 +125,17 @@ async def _find(site: LabSite, call: Call) -> Response:
 
 
 async def _show(site: LabSite, call: Call, number: int) -> Response:
-    scene = scene_of(number)
-    stage = await site.hall.open(number)
-    return call.html(
-        "lab.html",
-        {"title": "Live lab", "find_hint": "A scene", "scene": scene, "stage": stage, "scenes": site.scenes},
-    )
+    """A page opens nothing: who only looks ends nobody's scene."""
+    scene, stage = scene_of(number), site.hall.stage
+    is_open = stage is not None and stage.scene.number == number
+    context = {
+        "title": "Live lab",
+        "find_hint": "A scene",
+        "scene": scene,
+        "stage": stage,
+        "scenes": site.scenes,
+    }
+    return call.html("lab.html" if is_open else "lab_closed.html", context)
 
 
 async def _stream(site: LabSite, call: Call, number: int) -> Response:
@@ -168,7 +181,9 @@ async def _act(site: LabSite, call: Call, number: int) -> Response:
     form = await call.form()
     what = form.get("what", "")
     hall = site.hall
-    if what == "again":
+    if what == "enter":
+        await hall.open(number)
+    elif what == "again":
         await hall.open(number, unsafe=form.get("unsafe") == "1", again=True)
     elif what == "play":
         hall.play(number)

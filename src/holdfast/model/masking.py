@@ -3,7 +3,7 @@ wherever it stands."""
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 MASK = "••••••••"
@@ -52,14 +52,15 @@ def is_secret_name(name: str) -> bool:
     )
 
 
-def masked(value: Any, most: int = _LONGEST) -> Any:
-    """The value with every secret in it replaced, and `most` characters of it in all."""
-    return _Masking(most).masked(value)
+def masked(value: Any, most: int = _LONGEST, names: Collection[str] = ()) -> Any:
+    """The value with every secret in it replaced, and `most` characters of it in all. `names` are secrets too."""
+    return _Masking(most, names).masked(value)
 
 
 class _Masking:
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, names: Collection[str]) -> None:
         self._left = left
+        self._names = names
 
     def masked(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -76,8 +77,8 @@ class _Masking:
                 found["…"] = f"{len(value) - len(found):,} more"
                 break
             self._left -= 1 + len(str(name))
-            is_secret = is_secret_name(str(name)) and item not in (None, "")
-            found[name] = MASK if is_secret else self.masked(item)
+            is_secret = is_secret_name(str(name)) or str(name) in self._names
+            found[name] = MASK if is_secret and item not in (None, "") else self.masked(item)
         return found
 
     def _list(self, value: Sequence[Any]) -> list[Any]:

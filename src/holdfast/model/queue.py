@@ -8,6 +8,7 @@ from typing import Literal, cast
 from .duration import Duration, seconds
 
 Ordering = Literal["none", "key"]
+Affinity = Literal["none", "key"]
 OnDeadLetter = Literal["skip", "block", "park"]
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of a rate
 
@@ -73,10 +74,15 @@ class QueueRules:
     key_rate: Rate | None = None  # of one key
     aging: float | None = None  # seconds of waiting that count as much as one priority
     keep_completed: bool = True  # False: nothing stays of a job that completed
+    affinity: Affinity = "none"  # key: jobs of a key go to the same worker while it lives, in no order
 
     @property
     def ordered(self) -> bool:
         return self.ordering == "key"
+
+    @property
+    def affine(self) -> bool:
+        return self.affinity == "key"
 
     @property
     def keyed(self) -> bool:

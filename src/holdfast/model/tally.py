@@ -34,6 +34,19 @@ class Sums:
         self.runs[PLACES[frexp(run)[1]] if run > 0.0 else 0] += 1  # as bucket_of, which is a call more
         self.waits[PLACES[frexp(wait)[1]] if wait > 0.0 else 0] += 1
 
+    def attempts(self, runs: list[float], waits: list[float]) -> None:
+        """Many that completed, as attempt() does it one by one."""
+        if not runs:
+            return
+        self.completed += len(runs)
+        self.run_seconds += sum(runs)
+        self.wait_seconds += sum(waits)
+        self.max_run = max(self.max_run, *runs)
+        self.max_wait = max(self.max_wait, *waits)
+        for counts, seconds in ((self.runs, runs), (self.waits, waits)):
+            for value in seconds:
+                counts[PLACES[frexp(value)[1]] if value > 0.0 else 0] += 1
+
     def merge(self, other: "Sums") -> None:
         self.completed += other.completed
         self.failed += other.failed

@@ -9,6 +9,7 @@ from uuid import UUID
 from ..errors import ConfigurationError, InvalidPayload
 from ..model import exact
 from ..model.actor import Actor
+from ..model.masking import masked
 from ..model.state import BLOCKED, CANCELLED
 from ..runtime.handler import PayloadError
 from ..store import acts as store
@@ -97,7 +98,7 @@ def _edit(
     before, after = _difference(old, new)
     if after:
         which = {"id": str(job_id), "changed": sorted(after)}
-        yield from audit(who, "jobs edit", which, 1, *_noted(before, after))
+        yield from audit(who, "jobs edit", which, 1, *_noted(before, after, masked_of(job.task, known)))
     return Edited(job_id, job.task, job.state, before, after, checked)
 
 
@@ -156,13 +157,22 @@ def _change(old: Editable, values: Mapping[str, Any]) -> Edit:
     )
 
 
-def _noted(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """For the audit: of the payload those arguments that differ."""
+def masked_of(task: str, known: Known | None) -> tuple[str, ...]:
+    """The names that the task says are secrets, where its code is at hand."""
+    definition = known(task) if known is not None else None
+    return () if definition is None else definition.settings.masked
+
+
+def _noted(
+    before: Mapping[str, Any], after: Mapping[str, Any], secrets: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """For the audit: of the payload those arguments that differ, without those that the task masks."""
     was, now = (dict(side) for side in (before, after))
     if "payload" in after:
         old, new = was["payload"], now["payload"]
         names = [name for name in {**old, **new} if old.get(name, _NONE) != new.get(name, _NONE)]
-        was["payload"], now["payload"] = ({n: side[n] for n in names if n in side} for side in (old, new))
+        changed = ({n: side[n] for n in names if n in side} for side in (old, new))
+        was["payload"], now["payload"] = (masked(side, names=secrets) for side in changed)
     return was, now
 
 

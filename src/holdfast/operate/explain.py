@@ -12,6 +12,7 @@ from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
 from .advice import Advice, Knows, advise, start_worker
+from .affinity_reason import with_owner
 from .limit_reasons import backs_off, hold_reason, limit_reasons, misfit_reason, past_deadline
 from .procedure import Procedure, block, run, settings
 from .reason import Means, Reason, meant, with_meanings
@@ -107,6 +108,7 @@ class View:
             "free_slots": self.free,
             "limits": None if self.seen.limits is None else asdict(self.seen.limits),
             "stream": None if self.seen.stream is None else asdict(self.seen.stream),
+            "affinity": None if self.seen.affinity is None else asdict(self.seen.affinity),
             "hold": None if self.seen.hold is None else asdict(self.seen.hold),
             "workers": [{**asdict(w), "live": self.is_live(w)} for w in self.seen.workers],
         }
@@ -129,7 +131,7 @@ class View:
         found = [*self._key(), *own, *self._nobody(), *self._suspect(), *self._limits()]
         yield from found
         if not found and self.job.state == state.PENDING:
-            yield self._turn()
+            yield with_owner(self._turn(), self.seen, self.live, self.settings.takeover)
 
     # Its key --------------------------------------------------------------------------------------------------------
 
@@ -192,8 +194,7 @@ class View:
         at = moment(job.finished_at) if job.finished_at else "a time not known"
         by = f" by worker {job.worker}" if job.worker else ""
         if job.state == state.COMPLETED:
-            result = "" if job.result in (None, "null") else f" Its result is {cut(job.result)}"
-            return Reason("completed", f"It was completed at {at}{by}.{result}", [self.show])
+            return Reason("completed", f"It was completed at {at}{by}.", [self.show])
         why = f": {cut(job.last_error)}" if job.last_error else "."
         if job.state == state.CANCELLED:
             return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [self.show])

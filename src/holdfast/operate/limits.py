@@ -19,7 +19,16 @@ from .refusal import Refused
 from .search import check_queue
 
 # What an operator changes while the queue is in use; the ordering and fair are what a queue is made with.
-CHANGEABLE = ("weights", "concurrency", "key_concurrency", "rate", "key_rate", "aging", "keep_completed")
+CHANGEABLE = (
+    "weights",
+    "concurrency",
+    "key_concurrency",
+    "rate",
+    "key_rate",
+    "aging",
+    "keep_completed",
+    "affinity",
+)
 OF_KEYS = ("weights", "key_concurrency", "key_rate")
 
 Changes = dict[str, tuple[Any, Any]]  # what -> (as it was, as it is now), both as people read it
@@ -77,7 +86,7 @@ def _changed(has: QueueRules, wanted: Mapping[str, Any]) -> tuple[QueueRules, Ch
 
 
 def _empty(name: str) -> Any:
-    return {} if name == "weights" else None
+    return {"weights": {}, "affinity": "none"}.get(name)
 
 
 def _needs_keys(name: str, changes: Changes, rules: QueueRules) -> None:

@@ -33,17 +33,18 @@ class Overview:
     unserved: list[str]  # queues with due jobs that no live worker serves
 
 
-def overview() -> Procedure[Overview]:
+def overview(cap: int = CAP, later: int | None = None) -> Procedure[Overview]:
+    """A count stops at the cap; that of jobs which are not due at `later`, if that is given."""
     late_after = (yield from settings()).dead_after
-    return (yield from run(lambda: _overview(late_after)))
+    return (yield from run(lambda: _overview(late_after, cap, later)))
 
 
-def _overview(late_after: float) -> Flow[Overview]:
+def _overview(late_after: float, cap: int, later: int | None) -> Flow[Overview]:
     server = yield from jobs.describe_server()
     version = yield from jobs.schema_version()
-    queues = yield from queue_loads()
+    queues = yield from queue_loads(cap, later)
     paused = yield from paused_tasks()
-    dead = yield from queue_load.dead_load()
+    dead = yield from queue_load.dead_load(cap)
     workers = yield from queue_load.worker_load(late_after)
     finished, estimated = yield from queue_load.finished_per_minute()
     unserved = yield from unserved_queues(late_after, 0.0)
@@ -51,8 +52,8 @@ def _overview(late_after: float) -> Flow[Overview]:
     return Overview(
         queues=queues,
         paused_tasks=paused,
-        dead_letters=queue_load.capped(total),
-        dead_letters_by_queue={queue: Count(n, total > CAP) for queue, n in dead.items()},
+        dead_letters=queue_load.capped(total, cap),
+        dead_letters_by_queue={queue: Count(n, total > cap) for queue, n in dead.items()},
         workers=Workers(workers.get("alive", 0), workers.get("draining", 0), workers.get("late", 0)),
         finished_last_minute=finished,
         finished_is_estimate=estimated,

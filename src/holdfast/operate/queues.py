@@ -10,11 +10,12 @@ from ..model.duration import Duration, seconds
 from ..model.queue import OnDeadLetter, Ordering, QueueRules
 from ..store import jobs, keys, queue_load
 from ..store.audit import audit
-from ..store.queue_load import QueueLoad
+from ..store.queue_load import CAP, QueueLoad
 from ..store.queues import create_queue as store_create_queue
 from ..store.queues import queue_rules
 from ..store.statement import Flow
 from ..tasks.checks import queue_name
+from ..tasks.queueing import check_rules_together
 from ..tasks.writer import check_rules
 from .limits import Changes, change_limits, differences, preview
 from .procedure import Procedure, actor, run
@@ -126,6 +127,7 @@ def _set(
         text = f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'"
         raise Refused("no_policy", text, queue=name, on_dead_letter=policy)
     if wanted != has.ordering:
+        check_rules_together(replace(has, ordering=wanted, on_dead_letter=policy), ConfigurationError)
         if why := (yield from keys.order_queue(name, wanted, policy)):
             code, text = _IN_THE_WAY.get(why, ("no_order", why))
             raise Refused(code, text.format(name=name), queue=name)
@@ -206,11 +208,11 @@ def list_queues() -> Procedure[list[QueueLoad]]:
     return (yield from run(queue_loads))
 
 
-def queue_loads() -> Flow[list[QueueLoad]]:
+def queue_loads(cap: int = CAP, later: int | None = None) -> Flow[list[QueueLoad]]:
     yield from queue_load.prefer_indexes()
     loads = []
     for name in (yield from jobs.queue_names()):
-        load = yield from queue_load.queue_load(name)
+        load = yield from queue_load.queue_load(name, cap, later)
         if load is not None:
             loads.append(load)
     return loads

@@ -1,4 +1,4 @@
-"""The ring of a queue that is claimed key by key: which worker owns which buckets, and how well keys stay where they are."""
+"""The ring of a queue with order or affinity: which worker owns which buckets, and how well keys stay where they are."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class RingReport:
 
 
 def rings(queue: str | None = None, *, key: str | None = None) -> Procedure[list[RingReport]]:
-    """Of one queue that is claimed key by key, or of all of them; with `key`, which worker owns that key."""
+    """Of one queue with order or affinity by key, or of all of them; with `key`, which worker owns that key."""
     dead_after = (yield from settings()).dead_after
     if key is not None and storable(key) != key:
         raise ConfigurationError(
@@ -86,11 +86,11 @@ def _affinities(queue: str | None, last: float) -> Flow[dict[str, Affinity]]:
 def _names(queue: str | None) -> Flow[list[str]]:
     known = yield from store.ring_queues()
     if queue is None:
-        return [name for name, ordered in known.items() if ordered]
+        return [name for name, has_ring in known.items() if has_ring]
     if queue not in known:
         raise unknown_queue(queue, list(known))
     if not known[queue]:
-        text = f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it"
+        text = f"queue {queue!r} has no ring: it has neither order nor affinity by key, so every worker takes from all of it"
         raise Refused("no_ring", text, queue=queue)
     return [queue]
 

@@ -102,12 +102,14 @@ def find(
     window: Window | None = None,
     patience: float | None = None,
 ) -> Procedure[Finding]:
-    """The next jobs that fit, from the newest id back. With `patience` 0, what one step finds."""
+    """The next jobs that fit, from the newest id back. With `patience` 0, what one step finds; below a second, steps are
+    short, so that it is kept."""
     if window is None:
         window = Window()
         if wanted.older_than is not None or wanted.newer_than is not None:
             window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
-    step = Search(wanted, window, _lower(after, window.below), limit)
+    rows = store.SHORT if patience is not None and 0 < patience < 1 else store.LOOK
+    step = Search(wanted, window, _lower(after, window.below), limit, rows)
     searchers = store.searchers(wanted.states)
     found: list[Found] = []
     deadline = time.monotonic() + (PATIENCE if patience is None else patience)

@@ -25,8 +25,9 @@ from .breakers import Breakers
 from .claim.queues import Queues
 from .claim.suspects import Suspects
 from .context import WorkerContext
+from .decide import unforeseen
 from .dispatch import Dispatcher
-from .execute import Executor, unforeseen
+from .execute import Executor
 from .handler import kept
 from .inflight import Running
 from .settle import Settler
@@ -52,6 +53,7 @@ class Attempts:
         self.settler = Settler(
             context.database, context.me, self._settled, breakers.changed, context.options.recorders
         )
+        self.settler.endings = context.endings
         self.side = context.side
         self._keeps = kept(context.handlers)
         self._me = context.me
@@ -117,15 +119,17 @@ class Attempts:
         """The attempt is over: settle it, unless there is nothing left to settle."""
         if running.settling:
             return
+        claimed = running.claimed
         watch = self._breakers.watch(running) if self._breakers.watching else None
-        settlement = settlement_of((running.claimed, outcome, watch, self._keeps.get(running.claimed.task)))
+        keep = self._keeps.get(claimed.task) if self._keeps else None
+        settlement = settlement_of((claimed, outcome, watch, keep))
         running.settling = True
         if type(outcome) is Completed:
             self.settler.settle(settlement)
         else:
             self._conclude_otherwise(running, settlement)
         self._pause.seconds = FIRST_PAUSE
-        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early)):
+        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early.waiting)):
             self._pause.end()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
@@ -147,8 +151,9 @@ class Attempts:
         report.ended(settlements, states, held, self._me(), self._tally)
         if self._queues.by_key:
             self._go_on(held, states)
-        for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
-            self._queues.released(queue)
+        if states.count(COMPLETED) < len(states):
+            for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
+                self._queues.released(queue)
         self._suspects.ended(grants)
         self._pause.end()
 

@@ -149,9 +149,9 @@ class ClaimLoop:
         return self._queues.pace.mark(self._attempts.inflight.add(jobs, began))
 
     def _ask(self) -> Ask:
-        waiting = len(self._dispatcher.ready) + self._dispatcher.batches.due
-        free = self._slots.free - waiting - len(self._dispatcher.early)
-        return Ask(self._me(), self._want(waiting), free, self._slots.run, self._idle_bytes())
+        slots, waiting = self._slots, len(self._dispatcher.ready) + self._dispatcher.batches.due
+        free = slots.free - waiting - len(self._dispatcher.early)
+        return Ask(self._me(), self._want(waiting), free, slots.run, self._idle_bytes(), slots.soon)
 
     def _want(self, waiting: int) -> int:
         if self._attempts.settler.pending >= _UNSETTLED:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..db.database import Database
 from ..db.session import Session
 from ..settings import Settings
+from .endings import Endings
 from .handler import Handlers
 from .inflight import InFlight
 from .options import WorkerOptions
@@ -22,6 +23,7 @@ class WorkerContext:
     me: Callable[[], str]  # the identity: it changes when a fenced worker starts over
     session: Session  # for short statements
     inflight: InFlight = field(default_factory=InFlight)
+    endings: Endings = field(default_factory=Endings)
     pause: Pause = field(default_factory=Pause)  # of the claim loop
     side: SideTasks = field(default_factory=SideTasks)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # no more claims

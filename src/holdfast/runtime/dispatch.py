@@ -28,7 +28,7 @@ from .pace import Pace
 from .slots import Slots
 
 # What may end inside of the calls that start it before the event loop has its turn: this many jobs, for this many seconds.
-_AT_ONCE = 50
+_AT_ONCE = 200
 _LONG = 0.01
 _STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long one
 
@@ -104,10 +104,10 @@ class Dispatcher:
         ready, slots, begin = self.ready, self._slots, self._begin
         in_doubt, closed, run = self._in_doubt, self._closed, self._attempts.run
         room = slots.free
-        early, later = self.early, list[Running]()
+        early, waiting, later = self.early, self.early.waiting, list[Running]()
         try:
-            while (ready or early) and room > 0 and self._left > 0 and not closed():
-                due = early.next() if early else None
+            while (ready or waiting) and room > 0 and self._left > 0 and not closed():
+                due = early.next() if waiting else None
                 if due is None and not ready:
                     break
                 running = due or ready.popleft()

@@ -31,7 +31,7 @@ class Line:
 class Early:
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._waiting: dict[
+        self.waiting: dict[
             Running, None
         ] = {}  # in the order of arrival; a line may still have some that left
         self._lines: dict[Meters, Line] = {}
@@ -43,10 +43,10 @@ class Early:
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[Running]:
-        return iter(list(self._waiting))
+        return iter(list(self.waiting))
 
     def keep(self, running: Running) -> bool:
         """False: it may start now, and counts as started. True: it stays here until then."""
@@ -59,7 +59,7 @@ class Early:
             line = self._lines[meters] = Line(meters)
             self._put(line, wait)
         heapq.heappush(line.jobs, (running.not_before, next(self._numbers), running))
-        self._waiting[running] = None
+        self.waiting[running] = None
         return True
 
     def next(self) -> Running | None:
@@ -86,7 +86,7 @@ class Early:
         jobs = line.jobs
         while jobs:
             running = jobs[0][2]
-            if running not in self._waiting:
+            if running not in self.waiting:
                 heapq.heappop(jobs)
                 continue
             wait = 0.0 if running.stop is not None else self._pace.early(running)
@@ -94,7 +94,7 @@ class Early:
                 self._put(line, wait, front=front)
                 return None
             heapq.heappop(jobs)
-            del self._waiting[running]
+            del self.waiting[running]
             if jobs:
                 self._put(line, jobs[0][0] - time.monotonic())
             else:
@@ -134,9 +134,9 @@ class Early:
 
     def drop(self, running: Running) -> bool:
         """It is lost or cancelled. False: it is not waiting here."""
-        if running not in self._waiting:
+        if running not in self.waiting:
             return False
-        del self._waiting[running]
+        del self.waiting[running]
         return True
 
     def stale(self, long_ago: float) -> list[Running]:

@@ -9,31 +9,24 @@ from typing import Any
 from .. import telemetry
 from ..db.database import Database
 from ..db.faults import ConnectionLost, Contended
-from ..errors import DatabaseUnavailable, LeaseLost
-from ..model.backoff import Backoff
-from ..model.duration import Duration, seconds
+from ..errors import DatabaseUnavailable
 from ..model.outcome import (
     NOTHING,
     Cancelled,
     Completed,
     DeadLettered,
     ErrorText,
-    Failed,
     Held,
-    Lost,
     Misfit,
     Outcome,
     Released,
     SettledElsewhere,
     Settlement,
-    Snoozed,
 )
-from ..model.shown import text_of
-from ..model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
-from ..model.state import LOST
 from ..model.text import describe, storable
 from ..store.settle import settle_in
-from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
+from .decide import decide, is_timeout
+from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job
 from .middleware import Middleware, Next, PartTime
@@ -106,7 +99,10 @@ class Executor:
         if layers or attempt is not None or not handler.plain:
             return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
         try:
-            value = await handler.func(**arguments)
+            if handler.is_async:
+                value = await handler.func(**arguments)
+            else:
+                value = await self.threads.run(functools.partial(handler.func, **arguments))
             return NOTHING if value is None and handler.returns_none else Completed(handler.encode(value))
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
             return decide(error, running, handler)
@@ -209,7 +205,7 @@ class Executor:
 
 def completion(job: Job, handler: Handler, value: object) -> Outcome:
     """How an attempt ends whose handler returned."""
-    result = handler.encode(value)
+    result = None if value is None and handler.returns_none else handler.encode(value)
     if job._completed:
         # Right when its transaction committed: then settling finds the job already done, and this is never stored.
         message = (
@@ -217,65 +213,4 @@ def completion(job: Job, handler: Handler, value: object) -> Outcome:
         )
         failed = handler.failed(ErrorText("NotCommitted", message), job.attempt)
         return replace(failed, completed_itself=True)
-    return Completed(result)
-
-
-def is_timeout(error: BaseException, limit: asyncio.Timeout) -> bool:
-    """Whether this limit ended the handler. isinstance() would ask the error for its __class__, which may raise."""
-    return limit.expired() and issubclass(type(error), TimeoutError)
-
-
-def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
-    """The one place where what a handler raised becomes an outcome. It never raises: what goes wrong with a signal or an
-    exception (a wrong argument, methods of its own that raise) is why the attempt failed."""
-    try:
-        return _decide(error, running, handler)
-    except BaseException as wrong:  # noqa: BLE001 nothing may be left unsettled
-        return handler.failed(describe(wrong), running.claimed.attempt)
-
-
-def unforeseen(error: BaseException, running: Running) -> Outcome:
-    """The end of an attempt that passed by every other: a mistake of ours. Nothing of the user's is asked for it."""
-    return Failed(describe(error), Backoff().delay(running.claimed.attempt))
-
-
-def _decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
-    attempt = running.claimed.attempt
-    error = signal_in(error) or error
-    match error:
-        case Retry(reason=reason, after=after):
-            delay = handler.pause(attempt) if after is None else _delay(after, "Retry(after=)")
-            return handler.fails(ErrorText("Retry", _reason(reason, "Retry")), delay)
-        case Snooze(after=after):
-            return Snoozed(_delay(after, "Snooze(after=)"))
-        case DeadLetter(reason=reason):
-            return DeadLettered(ErrorText("DeadLetter", _reason(reason, "DeadLetter")))
-        case Cancel(reason=reason):
-            return Cancelled(_reason(reason, "Cancel"))
-        case LeaseLost() if running.stop == LOST or (running.job is not None and running.job.lost):
-            return Lost()
-        case asyncio.CancelledError() if running.stop == LOST:
-            return Lost()
-        case asyncio.CancelledError() if running.stop == "cancel":
-            return Cancelled("cancelled while running")
-        case asyncio.CancelledError() if running.stop == "release":
-            return Released("the worker stopped before the handler ended")
-        case _:
-            return handler.failed(describe(error), attempt)
-
-
-def _delay(after: Duration, what: str) -> float:
-    return min(seconds(after, what), LONGEST_DELAY)
-
-
-def _reason(reason: object, signal: str) -> str:
-    return storable(text_of(reason, f"{signal}(reason=) has no text"))
-
-
-def signal_in(error: BaseException) -> BaseException | None:
-    """What is alone in groups, if it is for us."""
-    while isinstance(error, BaseExceptionGroup):
-        if len(error.exceptions) != 1:
-            return None
-        error = error.exceptions[0]
-    return error if isinstance(error, HandlerSignal | LeaseLost) else None
+    return NOTHING if result is None else Completed(result)

@@ -64,10 +64,10 @@ class Handler:
     )
     plain: bool = field(
         init=False
-    )  # nothing around the call: an async function of the payload alone, without a time limit
+    )  # nothing around the call: a function of the payload alone, without a time limit
 
     def __post_init__(self) -> None:
-        plain = self.is_async and not self.wants_job and self.transaction == "none" and self.timeout is None
+        plain = not self.wants_job and self.transaction == "none" and self.timeout is None
         object.__setattr__(self, "plain", plain and not self.process and self.drive is None)
 
     @property

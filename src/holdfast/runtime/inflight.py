@@ -108,7 +108,7 @@ class InFlight:
         with self._lock:
             pop = self._held.pop
             gone = [pop(key, None) for key in keys]
-            self._bytes -= sum(len(running.claimed.payload) for running in gone if running is not None)
+            self._bytes -= sum([len(running.claimed.payload) for running in gone if running is not None])
             return gone
 
     def idle_bytes(self, few: int) -> int:

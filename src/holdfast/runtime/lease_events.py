@@ -35,7 +35,9 @@ class LeaseEvents:
         """A renewal that reports here. It is made and runs in its own thread."""
         context, membership = self._context, self._membership
         lease = max(context.options.leases.values())
-        renewal = Renewal(context.database, context.inflight, context.me, lease, self._measured)
+        renewal = Renewal(
+            context.database, context.inflight, context.me, lease, self._measured, context.endings
+        )
         renewal.on_fenced = lambda: self._call(self._start_over, membership.id)
         renewal.on_drain = lambda identity: self._call(self._drain_asked, identity)
         renewal.on_stop = self._interrupt

@@ -58,7 +58,7 @@ class Services:
 
     def share_pulse(self, context: WorkerContext, sleep: Sleep) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
-        asking = [(s.question, s.told) for s in self.of_shapes if s.question is not None]
+        asking = [(s.question, s.on_answer) for s in self.of_shapes if s.question is not None]
         pulse = Pulse(context.settings, self.ring.queues, asking)
         for service in (self.sweeper, self.ring, *self.of_shapes):
             service.pulse = pulse

@@ -31,7 +31,7 @@ class Pulse:
     def __init__(
         self,
         settings: Settings,
-        rings: Sequence[str] = (),
+        rings: Callable[[], Sequence[str]] = lambda: (),
         asked: Sequence[tuple[Question, Callable[[Any], None]]] = (),
     ) -> None:
         """`asked`: the questions of services, and what is called with the answers."""
@@ -49,7 +49,7 @@ class Pulse:
         # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
         self.sweeps = self.every <= 1.5 * settings.sweep
         self._asked = list(asked)
-        self._rings = list(rings)
+        self._rings = rings
         self._worker = ""
         self._beaten_at = 0.0
         self._until = 0.0
@@ -69,7 +69,7 @@ class Pulse:
         signatures: Sequence[str] = (),
     ) -> Statement[store.Pulse | None]:
         questions = [question for question, _ in self._asked]
-        return store.pulse(worker, queues, known, within, self._rounds, signatures, self._rings, questions)
+        return store.pulse(worker, queues, known, within, self._rounds, signatures, self._rings(), questions)
 
     def felt(self, worker: str, began: float, found: store.Pulse) -> None:
         """A pulse that began then was answered."""

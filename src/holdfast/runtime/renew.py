@@ -13,13 +13,15 @@ from ..db.database import Database
 from ..model.job import Owned
 from ..model.state import LOST
 from ..store import owner
-from ..store.renew import heartbeat, renew, report_held
+from ..store.renew import Ended, heartbeat, renew, report_held
+from .endings import Endings
 from .inflight import InFlight, Running, Stop
 from .pulse import Pulse
 from .service import Service
 from .vitals import ASLEEP, REPORTED, Measured
 
 _A_WHILE = 2  # heartbeats
+_WORTH = 8  # jobs of a claim: fewer are looked at as quickly as they are counted
 
 
 class Renewal(Service):
@@ -32,9 +34,11 @@ class Renewal(Service):
         worker: Callable[[], str],
         lease: float,
         measured: Measured | None = None,
+        endings: Endings | None = None,
     ) -> None:
         super().__init__()
         self._database = database
+        self._endings = endings or Endings()
         self._session = database.session("renew", patience=database.settings.heartbeat)
         self._inflight = inflight
         self._worker = worker
@@ -64,12 +68,18 @@ class Renewal(Service):
             self.on_fenced()
         elif status == "draining":
             self.on_drain(worker)
+        ended = self._endings.counted()  # before the next look: a claim that has ends and is not held is over
         held = self._inflight.select()
         for running in held:
             if running.abandoned:
                 self.on_abandoned(running)
         claimed = [r.claimed for r in held]
-        lost, cancel = await self._session.flow(lambda: renew(worker, claimed, self._lease))
+        in_use = {job.token_text for job in claimed}
+        over = Ended(
+            ended.timeline, {t: n for t, n in ended.counts.items() if t not in in_use and n >= _WORTH}
+        )
+        lost, cancel = await self._session.flow(lambda: renew(worker, claimed, self._lease, over))
+        self._endings.forget(t for t in ended.counts if t not in in_use)
         for job in lost:
             self._interrupt(job, LOST)
         for job in cancel:

@@ -38,7 +38,8 @@ class Resting:
         began = time.monotonic()
         if (slots := self.slots) is not None:
             slots.rest()
-            self.on_free()
+            if slots.free <= 1:  # else there was one before
+                self.on_free()
         try:
             yield leave
         except BaseException:

@@ -1,4 +1,6 @@
-"""A worker's place in the rings of its ordered queues: which buckets it owns, asked again every second while it is up.
+"""A worker's place in the rings of its queues: which buckets it owns, asked again every second while it is up.
+
+Queues have one that are ordered by key, and those with affinity.
 
 While it sleeps the pulse reports the seats, and the ring asks only when they changed. So a worker knows its share before
 the next job wakes it: one that learned of its neighbour in the middle of a drain would move half its keys there.
@@ -19,6 +21,7 @@ from ..store import workers as store
 from .pulse import Pulse
 from .service import Service
 
+_NONE = 5.0  # seconds until a queue may have a ring, while none has: nothing is asked for it
 _MOVE_UP = 30.0  # seconds with a hole below before the last seats move up: in a deploy somebody takes it
 
 Buckets = list[int] | None
@@ -30,14 +33,15 @@ class Ring(Service):
     def __init__(
         self,
         database: Database,
-        queues: Sequence[str],
+        queues: Callable[[], Sequence[str]],
         worker: Callable[[], str],
         on_change: Callable[[str, Buckets], None],
     ) -> None:
+        """`queues`: those that have a ring now. An operator may change it while the worker runs."""
         super().__init__()
         self._settings = database.settings
         self._session = database.session("ring")
-        self.queues = list(queues)
+        self.queues = queues
         self._worker = worker
         self._on_change = on_change
         self._mine: dict[str, Buckets] = {}
@@ -52,14 +56,23 @@ class Ring(Service):
             telemetry.emit("ring.unknown", error=str(error))
 
     async def tick(self) -> float:
-        if self._mine and self.pulse is not None and self.pulse.lasts and self.pulse.seats == self._seen:
+        queues = self.queues()
+        self._mine = {queue: buckets for queue, buckets in self._mine.items() if queue in queues}
+        known = len(self._mine) == len(queues)
+        if (
+            queues
+            and known
+            and self.pulse is not None
+            and self.pulse.lasts
+            and self.pulse.seats == self._seen
+        ):
             return self.pulse.left  # the pulse looks
-        if self.queues:
-            found = await self._seats(self.queues)
+        if queues:
+            found = await self._seats(queues)
             self._seen = [seat.text for seat in found]
-            for queue in self.queues:
+            for queue in queues:
                 await self._look(queue, [seat for seat in found if seat.queue == queue])
-        return self._settings.ring if self.queues else 3600.0
+        return self._settings.ring if queues else _NONE
 
     def felt(self, pulse: Pulse) -> None:
         """The pulse of a sleeping worker was felt."""

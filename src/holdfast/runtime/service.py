@@ -49,7 +49,7 @@ class Service(abc.ABC):
         """Do now what is due, for a worker that ends when it is idle; True: that made work."""
         return False
 
-    def told(self, answer: Any) -> None:  # noqa: B027 most services ask nothing
+    def on_answer(self, answer: Any) -> None:  # noqa: B027 most services ask nothing
         """The answer to its question."""
 
     def heard(self) -> None:  # noqa: B027 most services have no topic

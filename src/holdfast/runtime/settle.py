@@ -17,11 +17,13 @@ from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
 from ..model.breaker import BreakerChange
+from ..model.job import ClaimedJob
 from ..model.outcome import Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
 from ..store.claim import quarantine
 from ..store.settle import Odd, by_attempt, is_plain, settle_done
+from .endings import Endings
 from .record import Recorders
 from .service import Service
 from .spoiled import Spoiled, buried
@@ -44,6 +46,7 @@ class Settler(Service):
         recorders: Recorders | None = None,
     ) -> None:
         super().__init__()
+        self.endings = Endings()
         self._session = database.session("settle", keep_plans=True)
         self._worker = worker
         self._on_settled = on_settled
@@ -131,6 +134,8 @@ class Settler(Service):
             done = await self._while_reporting(self._session.run(settle_done(first, self._worker())))
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
+        if done is None:
+            self.endings.add([job for job, *_ in first if isinstance(job, ClaimedJob)])
         if done is None and not left:
             self._unreported = batch
             return []

@@ -19,6 +19,7 @@ class Slots:
 
     _QUICK = 0.5
     _AHEAD = 0.05  # seconds of work
+    _SOON = 0.03  # the same, of queues whose keys take turns: what waits here has had its turn
     _MOST = 2000
 
     def __init__(self, concurrency: int, prefetch: int, threads: Threads | None = None) -> None:
@@ -52,6 +53,13 @@ class Slots:
         return max(
             self._prefetch, min(self._MOST, int(self._AHEAD * self.concurrency / max(self._mean, 1e-6)))
         )
+
+    @property
+    def soon(self) -> int:
+        """How many jobs find a slot within a moment, beyond those for which one is free."""
+        if not self._prefetch or self._finished < self.concurrency or self._mean >= self._QUICK:
+            return 0
+        return min(self.concurrency, int(self._SOON * self.concurrency / max(self._mean, 1e-6)))
 
     @property
     def free(self) -> int:

@@ -56,16 +56,22 @@ class Tally(Service):
     def completed(self, held: Iterable[Running | None], now: float) -> None:
         """Count jobs that were just completed. A worker has thousands at a time."""
         queue, task, sums = "", "", Sums()
+        runs, waits = list[float](), list[float]()  # of one task and queue
         for running in held:
             if running is None:
                 continue
             claimed, began = running.claimed, running.started_at
             if claimed.task != task or claimed.queue != queue:
+                sums.attempts(runs, waits)
+                runs, waits = [], []
                 queue, task = claimed.queue, claimed.task
                 sums = self._of(queue, task)
-            sums.completed += 1
             if began:
-                sums.attempt(now - began, claimed.now - claimed.due + began - running.claimed_at)
+                runs.append(now - began)
+                waits.append(claimed.now - claimed.due + began - running.claimed_at)
+            else:
+                sums.completed += 1
+        sums.attempts(runs, waits)
 
     def buried(self, queue: str, task: str) -> None:
         """A sweep made it a dead letter: its process died once too often."""

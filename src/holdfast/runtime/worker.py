@@ -94,8 +94,11 @@ class Worker:
         context, look_again = self._context, self._claim_loop.look_again
         database, until_idle = context.database, context.options.until_idle
         events = LeaseEvents(context, self._membership, self._attempts, look_again, self.measured)
-        # One that runs until nothing is due claims from every key, also from those of a dead neighbour.
-        rings = [] if until_idle else self._queues.ringed
+
+        def rings() -> Sequence[str]:
+            """One that runs until nothing is due claims from every key, also from those of a dead neighbour."""
+            return [] if until_idle else self._queues.ringed
+
         services = Services(
             membership=self._membership,
             renewal=RenewalThread(events.renewal, context.inflight, self.measured),

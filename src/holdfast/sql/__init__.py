@@ -4,7 +4,7 @@ A shape has its part of the schema in `schema.sql` in its own folder, which stan
 `-- with shape: name`. Its statements are in `queries.sql`, and any other `.sql` file, beside it.
 
 A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
-have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
+have in common is a `-- part: name`, and stands where a line says `-- with part: name`. A part may have another part in it.
 
 A statement with the line `-- anywhere` runs on the user's connection too, under a search_path that is not ours, where an
 unqualified name may be somebody else's code. So the schema of every function, type and operator in it is put before its
@@ -65,7 +65,8 @@ def _pieces() -> dict[str, dict[str, str]]:
 
 @functools.cache
 def _queries() -> dict[str, str]:
-    parts = _pieces()["part"]
+    plain = _pieces()["part"]
+    parts = {name: _WITH.sub(lambda m: plain[m[1]], text) for name, text in plain.items()}
     whole = {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in _pieces()["name"].items()}
     return {name: qualified(text) if text.startswith(_ANYWHERE) else text for name, text in whole.items()}
 

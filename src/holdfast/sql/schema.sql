@@ -142,6 +142,9 @@ CREATE TABLE holdfast.queues (
     limited    int NOT NULL GENERATED ALWAYS AS (   -- 0: by nothing, 1: as a whole, 2: by key too; a claim that knows of less takes nothing
                    CASE WHEN key_concurrency IS NOT NULL OR key_rate IS NOT NULL THEN 2 WHEN concurrency IS NOT NULL OR rate IS NOT NULL THEN 1 ELSE 0 END) STORED,
     keep_completed boolean NOT NULL DEFAULT true,   -- false: nothing stays of a job that completed
+    affinity   text NOT NULL DEFAULT 'none' CHECK (affinity IN ('none', 'key')),   -- key: jobs of a key go to one worker while it lives
+    CONSTRAINT queues_affinity CHECK (affinity = 'none' OR (ordering = 'none' AND NOT fair AND key_concurrency IS NULL AND key_rate IS NULL
+                                                            AND aging IS NULL)),
     CONSTRAINT queues_keyed CHECK (keyed OR (ordering = 'none' AND on_dead_letter = 'skip' AND NOT fair AND key_concurrency IS NULL
                                              AND key_rate IS NULL)),
     CONSTRAINT queues_burst CHECK ((rate IS NULL) = (burst IS NULL) AND (key_rate IS NULL) = (key_burst IS NULL))
@@ -217,8 +220,8 @@ CREATE TABLE holdfast.breakers (
 CREATE SEQUENCE holdfast.work_seq;
 
 -- What a claim changes stands together: the WAL of an update holds the row from its first changed byte to its last, and columns in
--- between made it 50 bytes longer. `claimed` is there for one reason: from 17 on the server reads the expressions of generated columns
--- anew for every row of an update that concerns none of them, a fifth of a claim (docs/adr/020).
+-- between made it 50 bytes longer. No column is generated: the server reads the expressions of such columns anew for every statement, and
+-- from 17 on for every row of an update, a quarter of an enqueue (docs/adr/065).
 CREATE TABLE holdfast.work (
     id                  uuid        NOT NULL,
     seq                 bigint      NOT NULL DEFAULT nextval('holdfast.work_seq'),
@@ -227,13 +230,13 @@ CREATE TABLE holdfast.work (
     attempts            int         NOT NULL DEFAULT 0,   -- spent; a crash, a release and a snooze spend none
     max_attempts        int         NOT NULL DEFAULT 5 CHECK (max_attempts > 0),
     version             int         NOT NULL DEFAULT 1,   -- of the payload
-    partition_bucket    int         NOT NULL GENERATED ALWAYS AS (holdfast.bucket(coalesce(partition_key, id::text))) STORED,
+    partition_bucket    int         NOT NULL DEFAULT 0,   -- bucket(partition_key); queues that are claimed key by key see to it. Elsewhere 0 may stand for any
     suspect             int         NOT NULL DEFAULT 0,   -- not 0: was in two processes that died or fell silent; runs apart from others
     crashes             int         NOT NULL DEFAULT 0,   -- processes that died or fell silent with it, since an attempt last ended
     claim_token         uuid        NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     lease_generation    bigint      NOT NULL DEFAULT 0,
     claimed_at          timestamptz NOT NULL DEFAULT holdfast.now(),
-    claimed             boolean     NOT NULL GENERATED ALWAYS AS (lease_generation > 0) STORED,   -- ever
+    claimed             boolean     NOT NULL DEFAULT false,   -- nobody reads it; it goes with the release after the next
     status              text        NOT NULL DEFAULT 'pending',
     priority            smallint    NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),
     queue               text        NOT NULL,
@@ -304,6 +307,48 @@ CREATE TABLE holdfast.key_holds (
 CREATE INDEX key_holds_until ON holdfast.key_holds (queue, until);
 CREATE INDEX key_holds_trial ON holdfast.key_holds (queue, until, partition_key) WHERE trial;
 
+-- The bucket of a key in a queue that is claimed key by key, whoever writes the row: with a wrong one it would never be found. enqueue() and
+-- the others fill it in themselves, and then nothing is to do here.
+CREATE FUNCTION holdfast.fill_bucket() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    NEW.partition_bucket := coalesce(holdfast.bucket(NEW.partition_key), 0);   -- a CHECK says what is wrong with a row that has no key
+    RETURN NEW;
+END $$;
+
+-- A job keeps its key. Asked once for each statement: a trigger that looks at rows, and a CHECK, would cost every claim.
+CREATE FUNCTION holdfast.keep_key() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'partition_key and partition_bucket of a job cannot be changed: workers find it by them' USING ERRCODE = 'generated_always';
+END $$;
+CREATE TRIGGER keep_key BEFORE UPDATE OF partition_key, partition_bucket ON holdfast.work
+    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.keep_key();
+REVOKE ALL ON FUNCTION holdfast.fill_bucket FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.keep_key FROM PUBLIC;
+
+-- The triggers of a queue that is claimed key by key, or of one that no longer is.
+CREATE FUNCTION holdfast.guard_keys(relation text, keyed boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF keyed THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER fill_bucket BEFORE INSERT ON holdfast.%I FOR EACH ROW
+                        WHEN (NEW.partition_bucket IS DISTINCT FROM holdfast.bucket(NEW.partition_key)) EXECUTE FUNCTION holdfast.fill_bucket()', relation);
+        EXECUTE format('CREATE OR REPLACE TRIGGER keep_key BEFORE UPDATE OF partition_key, partition_bucket ON holdfast.%I
+                        FOR EACH STATEMENT EXECUTE FUNCTION holdfast.keep_key()', relation);
+    ELSE
+        EXECUTE format('DROP TRIGGER IF EXISTS fill_bucket ON holdfast.%I', relation);
+        EXECUTE format('DROP TRIGGER IF EXISTS keep_key ON holdfast.%I', relation);
+    END IF;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.guard_keys FROM PUBLIC;
+
 -- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue. With the owner's rights: so that
 -- an operator needs none on tables, and every table has the same owner.
 CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
@@ -328,7 +373,7 @@ BEGIN
         RAISE EXCEPTION 'there are 200 queues already; use partition keys or tags instead of more queues'
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
-    EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.work INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)
+    EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.work INCLUDING DEFAULTS INCLUDING CONSTRAINTS)
         WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
               autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
               autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000)', relation);
@@ -348,6 +393,7 @@ BEGIN
     END IF;
     IF by_key OR key_ordering = 'key' THEN
         EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', relation, relation || '_keyed');
+        PERFORM holdfast.guard_keys(relation, true);
     END IF;
     EXECUTE format('CREATE INDEX %I ON holdfast.%I (parent_id) WHERE parent_id IS NOT NULL', relation || '_parent', relation);
     EXECUTE format('CREATE INDEX %I ON holdfast.%I (group_id) WHERE group_id IS NOT NULL', relation || '_group', relation);
@@ -466,6 +512,7 @@ BEGIN
     IF by_key OR key_ordering = 'key' THEN
         EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', found_relation, found_relation || '_keyed');
     END IF;
+    PERFORM holdfast.guard_keys(found_relation, by_key OR key_ordering = 'key');
     UPDATE holdfast.queues q SET keyed = by_key OR key_ordering = 'key', ordering = key_ordering, on_dead_letter = dead_letter_policy WHERE q.name = queue_name;
     DELETE FROM holdfast.parked_keys p WHERE p.queue = queue_name;
     RETURN NULL;
@@ -1019,6 +1066,7 @@ CREATE TABLE holdfast.samples (
     workers int    NOT NULL,   -- alive ones that take jobs from it
     PRIMARY KEY (minute, queue)
 );
+CREATE INDEX samples_queue ON holdfast.samples (queue, minute);   -- the history of one queue among many
 
 -- Write down how the queues stand, unless this minute has it or somebody is at it. Each part walks an index and stops at the cap. With the
 -- owner's rights: nobody else writes history.
@@ -1552,9 +1600,9 @@ BEGIN
               JOIN holdfast.queues q ON q.name = u.queue AND q.ordering = 'key' WHERE u.fresh GROUP BY u.queue ORDER BY u.queue) o;
     END IF;
 
-    INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts,
+    INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, partition_bucket, priority, max_attempts,
                                available_at, created_at, claimed_at, claim_token, tags, metadata, seq, parent_id, group_id, follow_ups)
-    SELECT u.id, u.queue, u.task, u.version, u.payload::jsonb, u.partition_key, u.priority, u.attempts,
+    SELECT u.id, u.queue, u.task, u.version, u.payload::jsonb, u.partition_key, coalesce(holdfast.bucket(u.partition_key), 0), u.priority, u.attempts,
            CASE WHEN u.run_at IS NULL AND u.delay = 0 THEN at
                 ELSE least(greatest(coalesce(u.run_at, at + make_interval(secs => u.delay)), 'epoch'), at + interval '10 years') END,
            at, at, '00000000-0000-0000-0000-000000000000',
@@ -1642,13 +1690,19 @@ DECLARE
         WHEN holdfast.printed_bytes(follow_ups, 262144) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', holdfast.printed_bytes(follow_ups, 262144))
         WHEN follow_ups IS NOT NULL AND holdfast.spec_fault(follow_ups) IS NOT NULL THEN 'follow_ups: ' || holdfast.spec_fault(follow_ups)
     END;
-    at       timestamptz;
-    by_key   boolean;
-    in_order boolean;
+    at         timestamptz;
+    due        timestamptz;
+    by_key     boolean;
+    in_order   boolean;
+    paused     boolean;
+    restricted boolean;
+    sleepers   int;
+    poll       float8;
 BEGIN
     IF wrong IS NULL THEN
-        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[queue]); END IF;
-        SELECT q.keyed, q.ordering = 'key' INTO by_key, in_order FROM holdfast.queues q WHERE q.name = queue;
+        SELECT q.keyed, q.ordering = 'key', q.paused_at IS NOT NULL, EXISTS (SELECT FROM holdfast.producers) INTO by_key, in_order, paused, restricted
+        FROM (SELECT) one LEFT JOIN holdfast.queues q ON q.name = queue;
+        IF restricted THEN PERFORM holdfast.check_producer(ARRAY[queue]); END IF;
         IF by_key IS NULL OR (by_key AND partition_key IS NULL) THEN
             conflict := CASE WHEN by_key THEN 'key' ELSE 'queue' END;
             IF quiet THEN
@@ -1670,16 +1724,23 @@ BEGIN
         IF in_order THEN PERFORM holdfast.lock_streams(queue, ARRAY[partition_key]); END IF;
         id := holdfast.uuid7();
         at := holdfast.now();
-        INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts, available_at, created_at, claimed_at,
-                                   claim_token, tags, metadata, seq, parent_id)
-        VALUES (id, queue, task, version, payload, partition_key, priority, max_attempts,
-                CASE WHEN run_at IS NULL AND delay = '0' THEN at
-                     ELSE least(greatest(coalesce(run_at, at + make_interval(secs => extract(epoch FROM delay)::float8)), 'epoch'),
-                                at + interval '10 years') END, at, at,
-                '00000000-0000-0000-0000-000000000000', tags, metadata, nextval('holdfast.work_seq'), parent);
+        due := CASE WHEN run_at IS NULL AND delay = '0' THEN at
+                    ELSE least(greatest(coalesce(run_at, at + make_interval(secs => extract(epoch FROM delay)::float8)), 'epoch'),
+                               at + interval '10 years') END;
+        INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, partition_bucket, priority, max_attempts, available_at, created_at,
+                                   claimed_at, claim_token, tags, metadata, seq, parent_id)
+        VALUES (id, queue, task, version, payload, partition_key, CASE WHEN partition_key IS NULL THEN 0 ELSE holdfast.bucket(partition_key) END, priority,
+                max_attempts, due, at, at, '00000000-0000-0000-0000-000000000000', tags, metadata, nextval('holdfast.work_seq'), parent);
         created := true;
-        IF (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = enqueue.queue ORDER BY a.number DESC LIMIT 1) > 0 THEN
-            PERFORM holdfast.wake(ARRAY[queue], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8]);
+        -- What wake() does, for one queue whose row is read already.
+        SELECT a.sleepers, a.poll INTO sleepers, poll FROM holdfast.asleep a WHERE a.queue = enqueue.queue ORDER BY a.number DESC LIMIT 1;
+        IF sleepers > 0 AND NOT paused AND due < at + make_interval(secs => poll) AND current_setting('holdfast.notify', true) IS DISTINCT FROM 'off' THEN
+            FOR place IN 0..3 LOOP
+                IF pg_try_advisory_xact_lock(7236839, hashtext(queue) # place) THEN
+                    PERFORM pg_notify('holdfast_' || queue, '');
+                    EXIT;
+                END IF;
+            END LOOP;
         END IF;
         RETURN;
     END IF;
@@ -2006,7 +2067,8 @@ REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 CREATE VIEW holdfast.jobs AS
     SELECT w.id, w.queue, w.task, w.version,
            CASE WHEN q.id IS NOT NULL THEN 'quarantined' WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END AS status,
-           w.priority, w.attempts, w.max_attempts, w.crashes, w.lease_generation, w.partition_key, w.partition_bucket, w.payload, w.created_at,
+           w.priority, w.attempts, w.max_attempts, w.crashes, w.lease_generation, w.partition_key,
+           holdfast.bucket(coalesce(w.partition_key, w.id::text)) AS partition_bucket, w.payload, w.created_at,
            w.available_at, CASE WHEN w.status = 'processing' THEN w.claimed_at END AS claimed_at, c.worker AS claimed_by, c.lease_expires_at,
            NULL::timestamptz AS completed_at, NULL::jsonb AS result, w.last_error, coalesce(q.reason, w.hold_reason) AS hold_reason,
            w.cancel_requested_at, w.tags, w.metadata, w.seq, w.parent_id, w.group_id, w.follow_ups

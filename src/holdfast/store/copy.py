@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from ..model.bucket import bucket
 from ..model.job import NewRow
 from .statement import Row, Statement, ids, named, nothing
 
@@ -92,6 +93,7 @@ class Packing:
             row.task.encode(),
             _int(row.version),
             None if row.partition_key is None else row.partition_key.encode(),
+            _int(0 if row.partition_key is None else bucket(row.partition_key)),
             _smallint(row.priority),
             _int(row.max_attempts),
             _moment(due),
@@ -108,7 +110,7 @@ class Packing:
 
 
 _SIGNATURE, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
-_COLUMNS = 14
+_COLUMNS = 15
 _head = struct.Struct("!hiQQiB").pack  # columns, a uuid, and the length and version of a jsonb
 _int, _smallint, _long = struct.Struct("!i").pack, struct.Struct("!h").pack, struct.Struct("!q").pack
 _NULL = _int(-1)
@@ -146,6 +148,6 @@ def _id_blocks(now: datetime) -> Iterator[Iterator[tuple[int, int]]]:
 _NOISE, _VARIANT = (1 << 62) - 1, 1 << 63
 
 COPY = (
-    "COPY holdfast.work (id, payload, queue, task, version, partition_key, priority, max_attempts, available_at,"
-    " created_at, claimed_at, tags, metadata, parent_id) FROM STDIN (FORMAT binary)"
+    "COPY holdfast.work (id, payload, queue, task, version, partition_key, partition_bucket, priority, max_attempts,"
+    " available_at, created_at, claimed_at, tags, metadata, parent_id) FROM STDIN (FORMAT binary)"
 )

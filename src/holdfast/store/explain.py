@@ -97,6 +97,15 @@ class HoldSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class AffinitySeen:
+    """Where the key of the job belongs, in a queue with affinity."""
+
+    key: str
+    bucket: int
+    seats: list[tuple[int, str]]  # of the queue's ring, with the workers that have them
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsSeen:
     """The limits of the job's queue and key, where there are any, and what is used of them."""
 
@@ -151,6 +160,7 @@ class Seen:
     limits: LimitsSeen | None = None
     refusals: Sequence[Refusal] = ()  # the last one first
     hold: HoldSeen | None = None
+    affinity: AffinitySeen | None = None
 
 
 def one_snapshot() -> Statement[None]:
@@ -173,7 +183,8 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     limits = (yield from _limits(job.queue, job_id)) if job.state == PENDING else None
     refusals = (yield from _refusals(job.queue, job_id)) if job.status == HELD else []
     hold = (yield from _hold(job.queue, job_id)) if job.status else None
-    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals, hold)
+    affinity = (yield from _affinity(job.queue, job_id)) if job.state == PENDING else None
+    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals, hold, affinity)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:
@@ -188,6 +199,16 @@ def _stream(queue: str, job_id: UUID) -> Statement[StreamSeen | None]:
         return StreamSeen(*rows[0]) if rows else None
 
     return named("explain_stream", (queue, job_id, AHEAD), decode)
+
+
+def _affinity(queue: str, job_id: UUID) -> Statement[AffinitySeen | None]:
+    def decode(rows: Sequence[Row]) -> AffinitySeen | None:
+        if not rows:
+            return None
+        key, bucket, seats, workers = rows[0]
+        return AffinitySeen(key, bucket, list(zip(seats, workers, strict=True)))
+
+    return named("explain_affinity", (queue, job_id), decode)
 
 
 def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:

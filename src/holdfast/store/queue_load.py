@@ -20,8 +20,8 @@ class Count:
     capped: bool = False
 
 
-def capped(number: int) -> Count:
-    return Count(min(number, CAP), number > CAP)
+def capped(number: int, cap: int = CAP) -> Count:
+    return Count(min(number, cap), number > cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +44,32 @@ class QueueLoad:
     paused_seconds: float | None = None
 
 
-def queue_load(name: str) -> Statement[QueueLoad | None]:
-    """None: there is no such queue any more."""
+def queue_load(name: str, cap: int = CAP, later: int | None = None) -> Statement[QueueLoad | None]:
+    """None: there is no such queue any more. `later`: the cap of those that are not due; None: the same."""
+    limit = cap if later is None else later
 
     def decode(rows: Sequence[Row]) -> QueueLoad | None:
         if not rows:
             return None
+        caps = (cap, limit, cap, limit, cap, cap, limit)
         pending, scheduled, processing, aside, quarantined, parked, suspended = (
-            capped(n) for n in rows[0][:7]
+            capped(n, most) for n, most in zip(rows[0][:7], caps, strict=True)
         )
-        blocked = Count(min(rows[0][7], CAP), aside.capped)  # of those that are set aside
+        blocked = Count(min(rows[0][7], limit), aside.capped)  # of those that are set aside
         held = Count(aside.count - blocked.count, aside.capped)
         counts = (pending, scheduled, processing, held, quarantined, blocked, parked, suspended)
         return QueueLoad(name, *counts, *rows[0][8:])
 
-    return named("queue_load", (name, CAP + 1), decode)
+    return named("queue_load", (name, cap + 1, limit + 1), decode)
 
 
 def queue_leases() -> Statement[dict[str, float | None]]:
     return named("queue_leases", (), lambda rows: {r[0]: r[1] for r in rows})
 
 
-def dead_load() -> Statement[dict[str, int]]:
-    """Dead letters per queue among the newest CAP + 1."""
-    return named("dead_load", (CAP + 1,), lambda rows: {r[0]: r[1] for r in rows})
+def dead_load(cap: int = CAP) -> Statement[dict[str, int]]:
+    """Dead letters per queue among the newest cap + 1."""
+    return named("dead_load", (cap + 1,), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def worker_load(late_after: float) -> Statement[dict[str, int]]:

@@ -35,6 +35,7 @@ def set_rules(name: str, rules: QueueRules) -> Statement[list[str]]:
         key_rate.size if key_rate else None,
         rules.aging,
         rules.keep_completed,
+        rules.affinity,
     )
     return named("set_rules", params, ids)
 
@@ -48,9 +49,8 @@ def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
 
 def read_rules(row: Sequence[Any]) -> QueueRules:
     """The columns of the rules, in the order of queue_rules."""
-    ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, aging, keep = (
-        row
-    )
+    ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, *more = row
+    aging, keep, affinity = more
     return QueueRules(
         ordering=ordering,
         on_dead_letter=on_dead,
@@ -62,4 +62,5 @@ def read_rules(row: Sequence[Any]) -> QueueRules:
         key_rate=Rate.of(key_rate, key_burst),
         aging=aging,
         keep_completed=keep,
+        affinity=affinity,
     )

@@ -1,15 +1,24 @@
 """Renew: keep what a worker holds, and learn what it has lost."""
 
 import json
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from ..model.job import Owned
 from ..model.vitals import Vitals
-from .arrays import plain_array, text_array, uuid_array
+from .arrays import int_array, plain_array, text_array, uuid_array
 from .statement import Flow, Row, Statement, ids, named, nothing
 
+
+class Ended(NamedTuple):
+    """How many jobs of each claim are known to have ended, on a server of that timeline."""
+
+    timeline: int
+    counts: Mapping[str, int]  # by token
+
+
+NOTHING_ENDED = Ended(0, {})
 OwnedJob = TypeVar("OwnedJob", bound=Owned)
 
 
@@ -23,8 +32,11 @@ def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
     return named("report_held", (worker, list(ids)), nothing)
 
 
-def renew(worker: str, held: Sequence[OwnedJob], lease: float) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
-    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more."""
+def renew(
+    worker: str, held: Sequence[OwnedJob], lease: float, ended: Ended = NOTHING_ENDED
+) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
+    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more; `ended`: of
+    these claims ends are known."""
     tokens = uuid_array(sorted({job.token_text for job in held}))
     lost: list[OwnedJob] = []
     cancel: list[OwnedJob] = []
@@ -33,7 +45,9 @@ def renew(worker: str, held: Sequence[OwnedJob], lease: float) -> Flow[tuple[lis
         by_key = {(job.id_text, job.generation): job for job in held}
         for job_id, generation, gone in (yield from _check_owned(held)):
             (lost if gone else cancel).append(by_key[str(job_id), generation])
-    yield from named("tidy_claims", (worker, tokens), nothing)
+    counts = int_array(ended.counts.values())
+    params = (worker, tokens, uuid_array(list(ended.counts)), counts, ended.timeline)
+    yield from named("tidy_claims", params, nothing)
     return lost, cancel
 
 

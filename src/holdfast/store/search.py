@@ -20,7 +20,8 @@ from ..model.state import (
 )
 from .statement import Flow, Row, Statement, ids, named
 
-LOOK = 100_000  # a search reads at most that many rows
+LOOK = 100_000  # rows that a step of a search reads at most
+SHORT = 10_000  # the same for who has no time
 FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
 
 
@@ -75,6 +76,7 @@ class Search(NamedTuple):
     window: Window
     below: UUID | None
     limit: int
+    rows: int = LOOK  # that each table is read of
 
     def bounds(self) -> tuple[UUID | None, UUID | None]:
         return self.below, self.window.floor
@@ -130,29 +132,29 @@ def _first(rows: Sequence[Row]) -> UUID | None:
 
 
 def _search_live(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), LOOK, s.limit, *s.filters(), s.wanted.backing_off)
+    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.backing_off)
     found = yield from named("search_live", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
-    looked = (*s.bounds(), LOOK, s.wanted.queue)
+    looked = (*s.bounds(), s.rows, s.wanted.queue)
     return found, (yield from named("reach_live", looked, _first))
 
 
 def _search_archive(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    params = (*s.bounds(), s.rows, s.limit, *s.filters())
     found = yield from named("search_archive", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
-    looked = (*s.bounds(), LOOK)
+    looked = (*s.bounds(), s.rows)
     return found, (yield from named("reach_archive", looked, _first))
 
 
 def _search_dead(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    params = (*s.bounds(), s.rows, s.limit, *s.filters())
     found = yield from named("search_dead", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
-    looked = (*s.bounds(), LOOK)
+    looked = (*s.bounds(), s.rows)
     return found, (yield from named("reach_dead", looked, _first))
 
 
@@ -161,7 +163,7 @@ def _search_dead(s: Search) -> Flow[Step]:
 
 def _search_running(s: Search) -> Flow[Step]:
     claimed = yield from named("running_ids", (s.wanted.queue, FEW + 1), ids)
-    params = (s.wanted.queue, LOOK, FEW + 1)
+    params = (s.wanted.queue, s.rows, FEW + 1)
     stranded = yield from named("unclaimed_ids", params, ids)
     return (yield from _search_these(s, [*claimed, *stranded]))
 

@@ -105,16 +105,18 @@ def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple
         ((count, done),) = rows
         return None if count == len(grants) else {(job, at) for job, at in json.loads(done or "[]")}
 
-    params = (
+    owned = (
         queue,
         uuid_array(list(map(_id, grants))),
         plain_array(map(str, map(_generation, grants))),
         uuid_array(list(map(_token, grants))),
-        worker,
-        len(grants),
-        batch[0].keep,
     )
-    # Not kept: a plan that is made while the queue is empty would go through all of it once it is not.
+    keep = batch[0].keep
+    # Their plans are not kept: one that is made while the queue is empty would go through all of it once it is not.
+    if keep is False:
+        params: tuple[Any, ...] = (*owned, len(grants))
+        return Statement("settle_dropped", query_in("settle_dropped", queue), params, decode, prepared=False)
+    params = (*owned, worker, len(grants), keep)
     return Statement("settle_done", query_in("settle_done", queue), params, decode, prepared=False)
 
 

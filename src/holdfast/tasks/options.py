@@ -54,6 +54,7 @@ class TaskOptions(TypedDict, total=False):
     memory_limit: int
     breaker: Breaker
     keep_completed: bool
+    masked: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class TaskSettings:
     memory_limit: int | None = None
     breaker: Breaker | None = None
     keep_completed: bool | None = None  # None: as its queue says
+    masked: tuple[str, ...] = ()  # arguments and fields of them and of the result that nobody is shown
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {
@@ -172,6 +174,16 @@ def _memory_limit(value: object) -> int:
     return value
 
 
+def _masked(value: object) -> tuple[str, ...]:
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not all(isinstance(v, str) and v for v in value)
+    ):
+        raise TaskDefinitionError(f'masked must be a list of names such as ["diagnosis"], not {shown(value)}')
+    return tuple(value)
+
+
 _TASK: dict[str, Callable[[Any], Any]] = {
     "name": lambda v: checks.task_name(v, "name", TaskDefinitionError),
     "aliases": _aliases,
@@ -186,4 +198,5 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "memory_limit": _memory_limit,
     "breaker": _breaker,
     "keep_completed": lambda v: checks.yes_or_no(v, "keep_completed", TaskDefinitionError),
+    "masked": _masked,
 }

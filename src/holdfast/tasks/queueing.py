@@ -27,6 +27,7 @@ class QueueOptions(TypedDict, total=False):
     key_rate: Rate
     aging: Duration
     keep_completed: bool
+    affinity: Literal["none", "key"]
 
 
 def queue_rules(options: Mapping[str, Any], fail: Fail = TaskDefinitionError) -> QueueRules:
@@ -52,6 +53,23 @@ def check_rules_together(rules: QueueRules, fail: Fail) -> None:
         raise fail("weights need fair=True: they say how often the turn of a key comes. Add fair=True")
     if rules.aging is not None and rules.keyed:
         raise fail("aging is for queues that are claimed by priority, not key by key. Leave aging out")
+    if rules.affine:
+        _check_affinity(rules, fail)
+
+
+def _check_affinity(rules: QueueRules, fail: Fail) -> None:
+    if rules.ordered:
+        raise fail("an ordered queue keeps each key with one worker already. Leave affinity out")
+    if rules.keyed:
+        raise fail(
+            "affinity='key' does not go with fair, key_concurrency or key_rate: there every worker claims from every key, "
+            "so that each gets its share. Leave affinity out, or those"
+        )
+    if rules.aging is not None:
+        raise fail(
+            "affinity='key' does not go with aging: who has waited longest is a question to the whole queue, and each "
+            "worker takes from its own keys. Leave one of them out"
+        )
 
 
 def _one_of(name: str, *allowed: str) -> Callable[[object, Fail], Any]:
@@ -116,4 +134,5 @@ _CHECKS: dict[str, Callable[[Any, Fail], Any]] = {
     "key_rate": _rate("key_rate"),
     "aging": lambda v, fail: checks.period(v, "aging", fail),
     "keep_completed": _yes_or_no("keep_completed"),
+    "affinity": _one_of("affinity", "none", "key"),
 }

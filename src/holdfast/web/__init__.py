@@ -2,8 +2,10 @@
 
 application  holdfast_web(): the ASGI app, to be run or mounted
 serve        `holdfast web`
-site         one app's dashboard: databases, pages, acts
+databases    several databases, and the switcher between them
+site         one database's dashboard: pages, acts
 identity     who asks
+attempts     how often one may be wrong about that
 guard        what every request passes: host, origin, headers
 calls        one request; `needs` decides who comes in
 acting       an act, from its preview to what it did
@@ -28,6 +30,7 @@ from holdfast.errors import ConfigurationError
 
 try:
     from holdfast.web.application import holdfast_web
+    from holdfast.web.databases import database_of
     from holdfast.web.identity import Authorize, BearerTokens, Identity, ProxyHeader, first_of, hashed
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("holdfast"):
@@ -36,4 +39,13 @@ except ModuleNotFoundError as error:
         f"the dashboard needs {error.name}. Install it: pip install 'holdfast[web]'"
     ) from None
 
-__all__ = ["Authorize", "BearerTokens", "Identity", "ProxyHeader", "first_of", "hashed", "holdfast_web"]
+__all__ = [
+    "Authorize",
+    "BearerTokens",
+    "Identity",
+    "ProxyHeader",
+    "database_of",
+    "first_of",
+    "hashed",
+    "holdfast_web",
+]

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Given, Preview, Said
-from holdfast.web.calls import Call, Refusal, set_cookie
+from holdfast.web.calls import Call, Refusal, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
 from holdfast.web.openapi import takes
@@ -92,9 +92,7 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
         if not missing:
             found = await preview(site, call, act, {**_defaults(act), **given})
     except HoldfastError as error:
-        from holdfast.cli.refusals import words
-
-        trouble = words(error)
+        trouble = sentence_of(error)
     count, capped = (found.count, found.capped) if found else (None, False)
     given |= found.fixed if found else {}
     shown = Shown(act.name, call.who.name, _chosen(act, given), count, capped)

@@ -2,15 +2,16 @@
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
@@ -20,16 +21,19 @@ from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
 from holdfast.web.acts import ACTS
 from holdfast.web.assets import serve_asset
-from holdfast.web.calls import Call, Refusal, failed, needs, prefix_of, set_cookie
+from holdfast.web.attempts import Attempts, brings_token
+from holdfast.web.calls import Call, Refusal, check_attempts, failed, needs, prefix_of, set_cookie
+from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
 from holdfast.web.edit import edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
-from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
+from holdfast.web.identity import Authorize, Identity, OneTimeUrl
 from holdfast.web.live import stream
 from holdfast.web.masking import for_role
 from holdfast.web.openapi import describe_api
+from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
 from holdfast.web.site import Site
 from holdfast.web.views import engine
@@ -40,38 +44,32 @@ PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 
 
 class Dashboard:
-    """What holdfast_web() makes: an ASGI app with its site at hand."""
+    """What holdfast_web() makes: an ASGI app with its sites at hand, one for each database."""
 
-    def __init__(self, site: Site, hosts: Sequence[str] | None) -> None:
-        self.site = site
-        self.routes = routes(site)
-        inside = Starlette(
-            routes=self.routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unrouted}
-        )
-        self._guard = Guard(inside, hosts)
+    def __init__(self, sites: Sequence[Site], hosts: Sequence[str] | None) -> None:
+        self.sites = sites
+        self.site = sites[0]
+        self.routes = routes(self.site)
+        top: Sequence[BaseRoute] = several(sites) if self.site.name else self.routes
+        inside = Starlette(routes=top, lifespan=self._lifespan, exception_handlers=unrouted(self.site))
+        self._guard = Guard(Packed(inside), hosts)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         """Connections open at first use, so a parent that forwards no lifespan loses nothing but this tidy end."""
         yield
-        await self.site.close()
+        await self.close()
 
-    async def _unrouted(self, request: Request, error: Exception) -> Response:
-        """What no route takes: a method that it does not know, a path that no page can have."""
-        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
-        said = (
-            "there is no such page" if status == HTTPStatus.NOT_FOUND else "this is not how it is asked for"
-        )
-        response = failed(self.site, request, None, Refusal(status, said))
-        response.headers.update(getattr(error, "headers", None) or {})
-        return response
+    async def close(self) -> None:
+        for site in self.sites:
+            await site.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guard(scope, receive, send)
 
 
 def holdfast_web(
-    app: Holdfast,
+    app: Holdfast | Mapping[str, Holdfast],
     *,
     authorize: Authorize,
     read_only: bool = False,
@@ -79,12 +77,15 @@ def holdfast_web(
     secret: str | None = None,
     title: str | None = None,
     limits: Limits | None = None,
+    trace_url: str | None = None,
 ) -> Dashboard:
     """The dashboard as an ASGI app, for any path: `api.mount("/ops", holdfast_web(app, authorize=...))`.
 
-    `authorize` is given each request and returns an Identity, or None. `hosts` are the names that it may be reached by;
-    None: whatever the app around it lets through. `secret` is for several processes that serve one dashboard.
-    `limits` are from where on the doctor says a word.
+    Several databases stand behind one switcher by their names, each under its own path: `{"shop": app, "billing": other}`.
+    `authorize` is given each request and returns an Identity, or None; `database_of(request)` says which database it asks
+    for. `hosts` are the names that it may be reached by; None: whatever the app around it lets through. `secret` is for
+    several processes that serve one dashboard. `limits` are from where on the doctor says a word.
+    `trace_url` is where a trace is shown, with {trace} in it: a job that has one leads there.
     """
     if authorize is None:
         raise ConfigurationError(
@@ -92,12 +93,19 @@ def holdfast_web(
             "Without one, everybody who reaches the app could act"
         )
     return dashboard(
-        app, authorize, read_only=read_only, hosts=hosts, secret=secret, title=title, limits=limits
+        app,
+        authorize,
+        read_only=read_only,
+        hosts=hosts,
+        secret=secret,
+        title=title,
+        limits=limits,
+        trace_url=trace_url,
     )
 
 
 def dashboard(
-    app: Holdfast,
+    app: Holdfast | Mapping[str, Holdfast],
     authorize: Authorize,
     *,
     read_only: bool = False,
@@ -106,22 +114,36 @@ def dashboard(
     title: str | None = None,
     login: OneTimeUrl | None = None,
     limits: Limits | None = None,
-    named: str = "MODULE:APP",
+    trace_url: str | None = None,
+    named: str | Mapping[str, str] = "MODULE:APP",
 ) -> Dashboard:
-    app.load()
-    site = Site(
-        app,
-        authorize,
-        read_only=read_only,
-        secret=secret,
-        title=title,
-        login=login,
-        limits=limits,
-        named=named,
-    )
-    site.add(Pages(engine(site), (*ACTS, *ENGINE_ACTS, edit_act(app.tasks.definition))))
-    site.add_shapes()
-    return Dashboard(site, hosts)
+    apps = app if isinstance(app, Mapping) else {"": app}
+    if isinstance(app, Mapping):
+        check_names(app)
+        if title is not None:
+            raise ConfigurationError("a title is for one database. Several are called by their names")
+    sites, attempts = [], Attempts()
+    for name, one in apps.items():
+        one.load()
+        site = Site(
+            one,
+            authorize,
+            read_only=read_only,
+            secret=secret,
+            title=title,
+            login=login,
+            limits=limits,
+            trace_url=trace_url,
+            named=named if isinstance(named, str) else named.get(name, "MODULE:APP"),
+            name=name,
+            attempts=attempts,
+        )
+        site.add(Pages(engine(site), (*ACTS, *ENGINE_ACTS, edit_act(one.tasks.definition))))
+        site.add_shapes()
+        sites.append(site)
+    for site in sites:
+        site.beside = sites if site.name else ()
+    return Dashboard(sites, hosts)
 
 
 # Routes -------------------------------------------------------------------------------------------------------------
@@ -129,9 +151,83 @@ def dashboard(
 PUBLIC = ("/login", "/assets/{digest}/{name}")  # all others need a role
 
 
+def several(sites: Sequence[Site]) -> list[BaseRoute]:
+    """Each database under its name. A request that names none is led to the first that its sender may enter."""
+    first = sites[0]
+    return [
+        Route("/login", functools.partial(sign_in, first), methods=["GET"]),
+        Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
+        Route("/", functools.partial(_choose, sites), methods=["GET"]),
+        Route("/api/v1/databases", functools.partial(_databases, sites), methods=["GET"]),
+        *(Mount(f"/d/{site.name}", _inside(site)) for site in sites),
+    ]
+
+
+def _inside(site: Site) -> ASGIApp:
+    app = Starlette(routes=routes(site), exception_handlers=unrouted(site))
+
+    async def about_it(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, DATABASE: site.name}, receive, send)
+
+    return about_it
+
+
+async def _entered(sites: Sequence[Site], request: Request) -> list[tuple[Site, Identity]]:
+    """The databases that the sender may enter, and as whom."""
+    if brings_token(request):
+        check_attempts(sites[0], request)
+    known = [(site, await site.identity(about(request, site.name))) for site in sites]
+    found = [(site, who) for site, who in known if who is not None]
+    if not found:
+        if brings_token(request):
+            sites[0].attempts.failed(request)
+        raise Refusal(HTTPStatus.UNAUTHORIZED, "sign in first")
+    return found
+
+
+async def _choose(sites: Sequence[Site], request: Request) -> Response:
+    try:
+        site, _ = (await _entered(sites, request))[0]
+    except Exception as error:  # noqa: BLE001 as in `needs`
+        return failed(sites[0], request, None, error)
+    return RedirectResponse(f"{prefix_of(request)}/d/{site.name}/", HTTPStatus.SEE_OTHER)
+
+
+async def _databases(sites: Sequence[Site], request: Request) -> Response:
+    try:
+        entered = await _entered(sites, request)
+    except Exception as error:  # noqa: BLE001 as in `needs`
+        return failed(sites[0], request, None, error)
+    found = [
+        {
+            "name": s.name,
+            "role": who.role,
+            "url": f"{prefix_of(request)}/d/{s.name}/api/v1",
+            "away": bool(s.trouble()),
+        }
+        for s, who in entered
+    ]
+    return Response(written({"data": found}), media_type="application/json")
+
+
+def unrouted(site: Site) -> dict[Any, Any]:
+    """What no route takes: a method that it does not know, a path that no page can have."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
+        said = (
+            "there is no such page" if status == HTTPStatus.NOT_FOUND else "this is not how it is asked for"
+        )
+        response = failed(site, request, None, Refusal(status, said))
+        response.headers.update(getattr(error, "headers", None) or {})
+        return response
+
+    return {HTTPException: refuse}
+
+
 def routes(site: Site) -> list[Route]:
     made = [
-        Route("/login", functools.partial(sign_in, site), methods=["GET"]),
+        *([] if site.name else [Route("/login", functools.partial(sign_in, site), methods=["GET"])]),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
         Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
@@ -230,7 +326,8 @@ async def _api(site: Site, page: Page, call: Call) -> Response:
     view = await _view(site, page, call)
     if view is None:
         return call.json({"in_use": False, "about": page.about})
-    seen = for_role(plain(view.data), call.who.role)  # by its own names, before it is wrapped in ours
+    # By its own names, before it is wrapped in ours.
+    seen = for_role(plain(view.data), call.who.role, site.masked_of)
     body = written({"data": seen, "next": plain(view.more), "cut": bool(view.cut)})
     return Response(body, media_type="application/json")
 
@@ -257,10 +354,16 @@ async def _openapi(site: Site, call: Call) -> Response:
 async def sign_in(site: Site, request: Request) -> Response:
     """The address that `holdfast web` prints. It is good once."""
     token = request.query_params.get("token", "")
+    try:
+        check_attempts(site, request)
+    except Refusal as error:
+        return failed(site, request, None, error)
     session = site.login.redeem(token) if site.login is not None and token else None
-    if session is None:
+    if site.login is None or session is None:
+        if token:
+            site.attempts.failed(request)
         refused = Refusal(HTTPStatus.UNAUTHORIZED, "this address is not good, or was used before")
         return failed(site, request, None, refused)
     response = RedirectResponse(prefix_of(request) + "/", HTTPStatus.SEE_OTHER)
-    set_cookie(request, response, SESSION, session)
+    set_cookie(request, response, site.login.cookie, session)
     return response

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.cli.refusals import words
+from holdfast.db.faults import Forbidden
 from holdfast.errors import ConfigurationError, DatabaseError, DatabaseUnavailable, HoldfastError
 from holdfast.model.actor import Actor, is_address
 from holdfast.model.masking import masked_text
 from holdfast.pages import Role
 from holdfast.web.assets import asset_path
+from holdfast.web.attempts import brings_token
+from holdfast.web.databases import find_places, places_of
 from holdfast.web.drawing import draw
-from holdfast.web.guard import CSRF, comes_from_us
+from holdfast.web.guard import comes_from_us
 from holdfast.web.identity import Identity
 from holdfast.web.plain import as_json
 from holdfast.web.site import Site
@@ -32,9 +36,10 @@ _FIELDS = 200  # of a form
 class Refusal(Exception):
     """Why a request gets no answer, with the status of HTTP."""
 
-    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+    def __init__(self, status: HTTPStatus, sentence: str, wait: float = 0.0) -> None:
         super().__init__(sentence)
         self.status = status
+        self.wait = wait  # seconds until it is worth to ask again
 
 
 @dataclass(slots=True)
@@ -70,8 +75,8 @@ class Call:
 
     def kept(self, response: Response) -> Response:
         """With the cookie that forms are checked against, where the browser has none yet."""
-        if self.request.cookies.get(CSRF) != self.nonce and not self.is_api:
-            set_cookie(self.request, response, CSRF, self.nonce)
+        if self.request.cookies.get(self.site.csrf.cookie) != self.nonce and not self.is_api:
+            set_cookie(self.request, response, self.site.csrf.cookie, self.nonce)
         return response
 
     def json(self, value: Any, status: int = 200) -> Response:
@@ -132,6 +137,7 @@ def base_context(site: Site, request: Request, who: Identity | None) -> dict[str
         "prefix": prefix_of(request),
         "path": path,
         "here": f"{path}?{request.url.query}" if request.url.query else path,  # where an act comes back to
+        "places": places_of(request),
         "asset": asset_path,
         "now": site.now(),
     }
@@ -148,9 +154,9 @@ def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Aw
         async def answer(request: Request) -> Response:
             who: Identity | None = None
             try:
-                who = await site.identity(request)
-                if who is None:
-                    raise Refusal(HTTPStatus.UNAUTHORIZED, "sign in first")
+                who = await known(site, request)
+                if site.beside and not is_api(request):
+                    await find_places(site, request)
                 if not who.may(role):
                     raise Refusal(
                         HTTPStatus.FORBIDDEN, f"this needs the role {role}, and {who.name} is {who.role}"
@@ -165,6 +171,24 @@ def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Aw
         return answer
 
     return decorate
+
+
+async def known(site: Site, request: Request) -> Identity:
+    """Who asks. Whoever was wrong too often is not looked at for a while."""
+    if brings_token(request):
+        check_attempts(site, request)
+    who = await site.identity(request)
+    if who is None:
+        if brings_token(request):
+            site.attempts.failed(request)
+        raise Refusal(HTTPStatus.UNAUTHORIZED, "sign in first")
+    return who
+
+
+def check_attempts(site: Site, request: Request) -> None:
+    if wait := site.attempts.wait(request):
+        said = f"too many wrong tokens came from this address. Try again in {math.ceil(wait)} seconds"
+        raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, said, wait)
 
 
 def _check_change(site: Site, request: Request) -> None:
@@ -182,6 +206,8 @@ def failed(site: Site, request: Request, who: Identity | None, error: Exception)
         _log.error("%s %s failed (%s)", request.method, request.scope["path"], mark, exc_info=error)
     sentence = masked_text(sentence)
     reason = getattr(error, "code", None) or status.phrase.lower()
+    wait = getattr(error, "wait", 0.0)
+    extra = {"retry-after": str(math.ceil(wait))} if wait else {}
     if is_api(request):
         body = {
             "type": "about:blank",
@@ -190,11 +216,19 @@ def failed(site: Site, request: Request, who: Identity | None, error: Exception)
             "detail": sentence,
             "reason": reason,
         }
-        extra = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+        if status == HTTPStatus.UNAUTHORIZED:
+            extra["www-authenticate"] = "Bearer"
         media = "application/problem+json"
         return Response(as_json({**body, "id": mark or None}, "operator"), status, extra, media)
     context = {**base_context(site, request, who), "csrf": "", "status": int(status), "phrase": status.phrase}
-    return HTMLResponse(draw("error.html", {**context, "sentence": sentence, "mark": mark}), status)
+    page = site.sign_in_page(request) if status == HTTPStatus.UNAUTHORIZED else ""
+    body_ = draw("error.html", {**context, "sentence": sentence, "mark": mark, "sign_in": page})
+    return HTMLResponse(body_, status, extra)
+
+
+def sentence_of(error: Exception) -> str:
+    """Why not, for a person."""
+    return _said(error)[1]
 
 
 def _said(error: Exception) -> tuple[HTTPStatus, str]:
@@ -202,6 +236,9 @@ def _said(error: Exception) -> tuple[HTTPStatus, str]:
         return error.status, str(error)
     if isinstance(error, DatabaseUnavailable):
         return HTTPStatus.SERVICE_UNAVAILABLE, f"The database is away: {error}"
+    if isinstance(error, Forbidden):
+        said = "the database does not allow this to the role that this dashboard has there"
+        return HTTPStatus.FORBIDDEN, f"{said}: {words(error)}. Nothing was changed"
     if isinstance(error, DatabaseError):
         return HTTPStatus.SERVICE_UNAVAILABLE, words(error)
     if isinstance(error, HoldfastError | ConfigurationError):

@@ -30,9 +30,16 @@ class Mark(NamedTuple):
     label: str
 
 
+class Column(NamedTuple):
+    """What stands on top of each other, with one title."""
+
+    title: str
+    rects: Sequence[Rect]
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    rects: Sequence[Rect]
+    columns: Sequence[Column]
     across: Sequence[Mark]
     along: Sequence[Mark]
     sentence: str
@@ -61,20 +68,21 @@ def counted_chart(counted: Counted) -> Chart:
     step = (WIDTH - _LEFT - _RIGHT) / max(len(points), 1)
     whole = points[-1][0] - points[0][0] if points else timedelta()
     clock_of = "%H:%M" if whole <= timedelta(days=1) else "%d %b %H:%M"
-    rects: list[Rect] = []
+    columns: list[Column] = []
     for n, (at, counts) in enumerate(points):
-        y = floor
+        y, rects = floor, []
         said = ", ".join(f"{count:,} {name}" for (name, _), count in zip(counted.names, counts, strict=True))
         for (_, tone), count in zip(counted.names, counts, strict=True):
             tall = max(count / top * high, 1.0) if count else 0.0
             y -= tall
             if tall:
-                title = f"{at.astimezone(UTC):{clock_of}}: {said}"
-                rects.append(Rect(_LEFT + n * step + 0.5, y, max(step - 1, 0.5), tall, tone, title))
+                rects.append(Rect(_LEFT + n * step + 0.5, y, max(step - 1, 0.5), tall, tone))
+        if rects:
+            columns.append(Column(f"{at.astimezone(UTC):{clock_of}}: {said}", rects))
     across = [Mark(floor - part * high, short(top * part)) for part in (0.0, 0.5, 1.0)]
     every = range(0, len(points), max(1, (len(points) - 1) // 4))
     along = [Mark(_LEFT + n * step, f"{points[n][0].astimezone(UTC):{clock_of}}") for n in every]
-    return Chart(rects, across, along, _sentence(counted))
+    return Chart(columns, across, along, _sentence(counted))
 
 
 def _sentence(counted: Counted) -> str:

@@ -1,7 +1,7 @@
 """Templates: what goes into a page is text, and every control character in it is made visible, wherever it comes from."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from holdfast.model.text import command
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart, counted_chart
-from holdfast.web.masking import before_quote, class_of_error, form_of
+from holdfast.web.masking import before_quote, class_of_error, form_of, within_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}
@@ -48,10 +48,12 @@ def secret_text(value: Any, role: Role, width: int = shown.MOST) -> str:
     return shown.one_line(seen if isinstance(seen, str) else shown.as_json(seen), width)
 
 
-def secret_pieces(value: Any, role: Role) -> list[shown.Piece]:
+def secret_pieces(value: Any, role: Role, names: Collection[str] = ()) -> list[shown.Piece]:
+    """`names` are those that its task masks."""
+    value = within_text(value, names) if isinstance(value, str) else value
     if isinstance(value, str) and "\n" in value:
         return [shown.Piece(error_text(value, role))]
-    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value, shown.MOST))
+    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value, shown.MOST, names))
 
 
 def error_text(text: str | None, role: Role) -> str:

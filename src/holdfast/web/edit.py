@@ -2,7 +2,8 @@
 
 from holdfast.cli.arguments import parse_moment, parse_object
 from holdfast.errors import ConfigurationError
-from holdfast.operate.edit import Changes, Known
+from holdfast.model.masking import masked
+from holdfast.operate.edit import Changes, Known, masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Field, Given, Said
@@ -27,9 +28,9 @@ def edit_act(known: Known) -> Act:
 def _edit(known: Known, given: Given) -> Procedure[Said]:
     wanted = job_id(given["id"])
     done = yield from Operator.edit_job.procedure(wanted, _changes(given), known)
-    return Said(
-        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
-    )
+    secrets = masked_of(done.task, known)
+    sides = {"before": masked(done.before, names=secrets), "after": masked(done.after, names=secrets)}
+    return Said(f"Changed: {', '.join(done.after)}.", sides, f"jobs/{wanted}")
 
 
 def _changes(given: Given) -> Changes:

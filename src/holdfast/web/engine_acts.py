@@ -75,6 +75,7 @@ def _rules(given: Given) -> QueueRules:
     made_so = {
         "ordering": given.get("ordering") or "none",
         "on_dead_letter": given.get("on_dead_letter") or "skip",
+        "affinity": given.get("affinity") or "none",
     }
     return queue_rules({**made_so, "fair": given.get("fair") == "yes", **limits}, ConfigurationError)
 
@@ -96,7 +97,7 @@ def _create_queue(given: Given) -> Procedure[Said]:
 
 def _create_words(given: Given) -> list[str]:
     found = ["queue", "create", given["queue"]]
-    for name in ("ordering", "on_dead_letter", *_RULES):
+    for name in ("ordering", "on_dead_letter", "affinity", *_RULES):
         if given.get(name) and given[name] not in ("none", "skip"):
             found += [f"--{name.replace('_', '-')}", given[name]]
     return [*found, "--fair"] if given.get("fair") == "yes" else found
@@ -274,6 +275,16 @@ _MADE_SO = (
         value="no",
         required=False,
         hint="Every key gets its turn.",
+        shown=True,
+    ),
+    Field(
+        "affinity",
+        "Affinity",
+        "choice",
+        ("none", "key"),
+        value="none",
+        required=False,
+        hint="key: jobs of a key go to the same worker.",
         shown=True,
     ),
     *(Field(rule, rule.replace("_", " ").capitalize(), required=False, shown=True) for rule in _RULES),

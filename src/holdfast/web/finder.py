@@ -8,9 +8,10 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.operate.operator import Operator
 from holdfast.web.calls import Call, Refusal
+from holdfast.web.databases import places_of
 from holdfast.web.drawing import address
 from holdfast.web.plain import as_json
-from holdfast.web.views.overview import numbers_of
+from holdfast.web.views.overview import OLD, numbers_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -39,9 +40,14 @@ async def _named(site: "Site", call: Call, word: str) -> list[dict[str, Any]]:
         for page in site.pages.values()
         if page.icon and word in page.title.lower()
     ]
+    found += [
+        {"text": place.name, "kind": "database", "href": place.href}
+        for place in places_of(call.request)
+        if not place.is_here and word in place.name.lower()
+    ]
     if not word:
         return found
-    numbers = await numbers_of(site)
+    numbers = await numbers_of(site, OLD)
     for load in numbers.found.queues:
         found += _line(call, load.name, "queue", f"queues/{load.name}") if word in load.name.lower() else []
     tasks = await site.snapshots.get("tasks", 10.0, lambda: site.look(Operator.list_tasks.procedure()))

@@ -133,6 +133,7 @@ _LINKS: dict[str, Callable[[Data], Link]] = {
     "list_dead_of": lambda of: Link("Dead letters", "dead", {"task": of["task"]}),
     "stuck_keys": lambda _: Link("Keys", "keys"),
     "show_key": lambda of: Link("Show key", f"keys/{of['queue']}", {"key": of["key"]}),
+    "show_ring": lambda _: Link("Ring", "keys"),
     "show_queue": lambda of: Link("Open queue", f"queues/{of['queue']}"),
     "list_tasks": lambda _: Link("Tasks", "limits"),
     "list_workers": lambda _: Link("Workers", "workers"),

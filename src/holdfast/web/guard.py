@@ -84,18 +84,24 @@ def comes_from_us(request: Request) -> bool:
 class Csrf:
     """A form carries a mark that only a page of ours, made for this person and this browser, can hold."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, cookie: str = CSRF) -> None:
         self._secret = secret
+        self.cookie = cookie
 
     def nonce(self, request: Request) -> str:
-        return request.cookies.get(CSRF) or secrets.token_urlsafe(16)
+        return request.cookies.get(self.cookie) or secrets.token_urlsafe(16)
 
-    def mark(self, nonce: str, name: str) -> str:
-        return self.sign("form", nonce, name)
+    def mark(self, nonce: str, name: str, salt: str = "") -> str:
+        """Another one for every page: pages are packed, and what stays the same beside text of others could be guessed by
+        how long they are."""
+        salt = salt or secrets.token_hex(8)
+        return f"{salt}.{self.sign('form', salt, nonce, name)}"
 
     def fits(self, request: Request, name: str, given: str) -> bool:
-        nonce = request.cookies.get(CSRF)
-        return bool(nonce) and hmac.compare_digest(self.mark(nonce or "", name).encode(), given.encode())
+        nonce = request.cookies.get(self.cookie)
+        salt, dot, _ = given.partition(".")
+        wanted = self.mark(nonce or "", name, salt or ".")
+        return bool(nonce and salt and dot) and hmac.compare_digest(wanted.encode(), given.encode())
 
     def sign(self, *parts: str) -> str:
         text = "\0".join(f"{len(part)}:{part}" for part in parts)

@@ -66,7 +66,14 @@ def first_of(*ways: Authorize) -> Authorize:
                 return found
         return None
 
+    authorize.sign_in = next(filter(None, map(sign_in_of, ways)), None)  # type: ignore[attr-defined]
     return authorize
+
+
+def sign_in_of(authorize: Authorize) -> Callable[[Request], str] | None:
+    """Where the app around has a page to sign in at, by `authorize.sign_in(request)`; None: it has none."""
+    found: Callable[[Request], str] | None = getattr(authorize, "sign_in", None)
+    return found
 
 
 def hashed(token: str) -> str:
@@ -150,9 +157,13 @@ class ProxyHeader:
 class OneTimeUrl:
     """For `holdfast web` on this machine: an address that is good once, and then a session in this browser."""
 
-    def __init__(self, identity: Identity, on_new: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, identity: Identity, on_new: Callable[[str], None] = lambda _: None, cookie: str = SESSION
+    ) -> None:
+        """`cookie`: its name. A browser keeps one of a name for all ports of a machine."""
         self._identity = identity
         self._on_new = on_new
+        self.cookie = cookie
         self._sessions: dict[str, None] = {}
         self.token = secrets.token_urlsafe(32)
 
@@ -169,7 +180,7 @@ class OneTimeUrl:
         return session
 
     def end(self, request: Request) -> None:
-        self._sessions.pop(hashed(request.cookies.get(SESSION, "")), None)
+        self._sessions.pop(hashed(request.cookies.get(self.cookie, "")), None)
 
     def __call__(self, request: Request) -> Identity | None:
-        return self._identity if hashed(request.cookies.get(SESSION, "")) in self._sessions else None
+        return self._identity if hashed(request.cookies.get(self.cookie, "")) in self._sessions else None

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.masking import masked_text
 from holdfast.operate.operator import Operator
 from holdfast.web.calls import Call, Refusal
+from holdfast.web.databases import places_of
 from holdfast.web.filters import job_id
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
@@ -46,7 +47,7 @@ async def stream(site: "Site", call: Call) -> Response:
             HTTPStatus.TOO_MANY_REQUESTS, f"{call.who.name} has {MOST_EACH} streams open. Close a page first"
         )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return _Stream(site, call.who.name, _frames(site, topics), headers)
+    return _Stream(site, call.who.name, _frames(site, topics, _beside(call)), headers)
 
 
 class _Stream(StreamingResponse):
@@ -72,13 +73,20 @@ def _job_of(topic: str) -> str:
     return str(job_id(word))
 
 
-async def _frames(site: "Site", topics: list[str]) -> AsyncIterator[bytes]:
+def _beside(call: Call) -> list["Site"]:
+    """The other databases in the switcher of this person."""
+    shown = {place.name for place in places_of(call.request) if not place.is_here}
+    return [site for site in call.site.beside if site.name in shown]
+
+
+async def _frames(site: "Site", topics: list[str], beside: Sequence["Site"] = ()) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     quiet = 0.0
     ends = time.monotonic() + LASTS
     while time.monotonic() < ends:  # a browser asks again then, and is looked at again
         try:
             values = await values_of(site, topics)
+            values |= {f"db.{other.name}": "away" if other.trouble() else "" for other in beside}
             frame = {name: text for name, text in values.items() if sent.get(name) != text}
             event = "values"
             sent.update(frame)

@@ -4,11 +4,12 @@ It is done once, on the server, before a template, a JSON answer or a stream see
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.model import exact
-from holdfast.model.masking import MASK, is_secret_name, masked_text
+from holdfast.model.masking import MASK, is_secret_name, masked, masked_text
 from holdfast.pages import Role
 
 _CONTENT = frozenset((
@@ -46,6 +47,16 @@ def _kind(value: Any) -> str:
     return next((word for kind, word in kinds if isinstance(value, kind)), "list")
 
 
+def within_text(text: str, names: Collection[str]) -> str:
+    """JSON that is kept as text, as a result is, without what its task masks."""
+    if not names or text[:1] not in ("{", "["):
+        return text
+    try:
+        return exact.dumps(masked(exact.loads(text), names=names), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
 def class_of_error(text: str | None) -> str | None:
     """`ConnectTimeout` of `ConnectTimeout: psp.example ...`: what a viewer sees of an error."""
     if text is None:
@@ -60,24 +71,50 @@ def before_quote(sentence: str) -> str:
     return f"{masked_text(head)}." if colon else masked_text(sentence)
 
 
-def for_role(value: Any, role: Role) -> Any:
+Declared = Callable[[str], Collection[str]]  # by task: the names that it masks
+
+
+def _nothing(_: str) -> Collection[str]:
+    return ()
+
+
+def for_role(value: Any, role: Role, declared: Declared = _nothing) -> Any:
     """What this role sees of it: plain dicts, lists and values. Secrets are masked for everybody."""
-    return _seen(value, role, is_content=False)
+    return _seen(value, role, _Names(declared), is_content=False)
 
 
-def _seen(value: Any, role: Role, *, is_content: bool) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Which names in content are secrets: those of the task that it belongs to."""
+
+    declared: Declared
+    here: Collection[str] = ()
+
+    def within(self, value: Mapping[Any, Any]) -> "_Names":
+        task = value.get("task")
+        return _Names(self.declared, self.declared(task)) if isinstance(task, str) else self
+
+    def and_within(self, value: Mapping[Any, Any]) -> "_Names":
+        """The same in content, as in what follows a job. Content may say anything, so that names are only added."""
+        return _Names(self.declared, {*self.here, *self.within(value).here})
+
+
+def _seen(value: Any, role: Role, names: _Names, *, is_content: bool) -> Any:
     if isinstance(value, Mapping):
+        names = names.and_within(value) if is_content else names.within(value)
         return {
-            str(name): _field(str(name), item, role, is_content=is_content) for name, item in value.items()
+            str(name): _field(str(name), item, role, names, is_content=is_content)
+            for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_seen(item, role, is_content=is_content) for item in value]
+        return [_seen(item, role, names, is_content=is_content) for item in value]
     return masked_text(value) if isinstance(value, str) else value
 
 
-def _field(name: str, item: Any, role: Role, *, is_content: bool) -> Any:
+def _field(name: str, item: Any, role: Role, names: _Names, *, is_content: bool) -> Any:
     if item is None:
         return None
+    is_secret = is_secret_name(name) or (is_content and name in names.here)
     is_content = is_content or name in _CONTENT or (name in _CHANGES and isinstance(item, Mapping))
     if role == "viewer" and is_content:
         return form_of(item)
@@ -88,6 +125,7 @@ def _field(name: str, item: Any, role: Role, *, is_content: bool) -> Any:
     if role == "viewer" and name == "details" and isinstance(item, list):
         return [before_quote(line) if isinstance(line, str) else for_role(line, role) for line in item]
     is_answer = isinstance(item, bool) and not is_content  # `is_secret` of ours, not `otp` of somebody
-    if is_secret_name(name) and item not in ("", [], {}) and not is_answer:
+    if is_secret and item not in ("", [], {}) and not is_answer:
         return MASK
-    return _seen(item, role, is_content=is_content)
+    item = within_text(item, names.here) if is_content and isinstance(item, str) else item
+    return _seen(item, role, names, is_content=is_content)

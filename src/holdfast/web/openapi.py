@@ -13,7 +13,9 @@ _PROBLEM = {
     "description": "Why not",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
-_REFUSED = dict.fromkeys(("400", "401", "403", "404", "409", "405", "413", "421", "500", "503"), _PROBLEM)
+_REFUSED = dict.fromkeys(
+    ("400", "401", "403", "404", "409", "405", "413", "421", "429", "500", "503"), _PROBLEM
+)
 _QUERIES: dict[str, tuple[str, ...]] = {
     "jobs": ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than", "after"),
     "dead": ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than", "each", "after"),

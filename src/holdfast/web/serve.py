@@ -5,10 +5,11 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import uvicorn
+from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from holdfast.app import Holdfast
@@ -17,8 +18,19 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.pages import Role
 from holdfast.settings import default_actor
 from holdfast.web.application import Dashboard, dashboard
+from holdfast.web.databases import database_of
 from holdfast.web.guard import LOOPBACK
-from holdfast.web.identity import Authorize, BearerTokens, Identity, OneTimeUrl, ProxyHeader, first_of
+from holdfast.web.identity import (
+    Authorize,
+    BearerTokens,
+    Identity,
+    OneTimeUrl,
+    ProxyHeader,
+    first_of,
+    identify,
+)
+
+Apps = Holdfast | Mapping[str, Holdfast]
 
 _LAST = 3  # seconds that open requests have when it ends
 
@@ -33,11 +45,13 @@ class Served:
     allowed_hosts: Sequence[str] = ()
     proxy_header: str | None = None
     proxy_addresses: Sequence[str] = ()
-    proxy_admins: Sequence[str] = ()
+    proxy_admins: Sequence[str] = ()  # NAME, or DATABASE=NAME where there are several
+    proxy_operators: Sequence[str] = ()
     token_hash: str | None = None
     title: str | None = None
     limits: Limits | None = None  # of the doctor
-    named: str = "MODULE:APP"  # how commands name the app
+    trace_url: str | None = None
+    named: str | Mapping[str, str] = "MODULE:APP"  # how commands name the app
 
 
 def is_loopback(host: str) -> bool:
@@ -49,16 +63,35 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
+def roles_in(database: str, served: Served) -> dict[str, Role]:
+    """Who is more than a viewer there, by the names that the proxy sends."""
+    found: dict[str, Role] = {}
+    wanted: tuple[tuple[Role, Sequence[str]], ...] = (
+        ("operator", served.proxy_operators),
+        ("admin", served.proxy_admins),
+    )
+    for role, names in wanted:
+        for name in names:
+            where, is_named, who = name.rpartition("=") if database else ("", "", name)
+            if not is_named or where == database:
+                found[who] = role
+    return found
+
+
+def check_roles(names: Collection[str], served: Served) -> None:
+    for name in (*served.proxy_operators, *served.proxy_admins):
+        where, is_named, _ = name.rpartition("=")
+        if any(names) and is_named and where not in names:
+            raise ConfigurationError(f"there is no database {where!r} (known: {', '.join(names)})")
+
+
+def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     """Another address than this machine's own is served only to those who can be known."""
-    ways: list[Authorize] = []
-    if served.proxy_header is not None:
-        roles: dict[str, Role] = dict.fromkeys(served.proxy_admins, "admin")
-        ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))
-    if served.token_hash is not None:
-        ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))
+    names = tuple(app) if isinstance(app, Mapping) else ("",)
+    check_roles(names, served)
     local = is_loopback(served.host)
-    if not local and not ways:
+    known = served.proxy_header is not None or served.token_hash is not None
+    if not local and not known:
         raise ConfigurationError(
             f"--host {served.host} can be reached by others, and nothing says who they are. Leave it at 127.0.0.1, "
             "or name a proxy that checks them: --proxy-header X-Forwarded-User --proxy-address ADDRESS"
@@ -70,19 +103,33 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
             Identity(default_actor(), role),
             lambda token: say((served.host, served.port), token, "Another browser"),
         )
-        ways.append(login)
-    hosts = [*LOOPBACK, served.host, *served.allowed_hosts]
+    ways = {name: first_of(*_ways(name, served, login)) for name in names}
+
+    async def authorize(request: Request) -> Identity | None:
+        return await identify(ways[database_of(request)], request)
+
     made = dashboard(
         app,
-        first_of(*ways),
+        authorize,
         read_only=served.read_only,
-        hosts=hosts,
+        hosts=[*LOOPBACK, served.host, *served.allowed_hosts],
         title=served.title,
         login=login,
         limits=served.limits,
+        trace_url=served.trace_url,
         named=served.named,
     )
     return made, login
+
+
+def _ways(database: str, served: Served, login: OneTimeUrl | None) -> list[Authorize]:
+    ways: list[Authorize] = []
+    if served.proxy_header is not None:
+        roles = roles_in(database, served)
+        ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))
+    if served.token_hash is not None:
+        ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))
+    return [*ways, login] if login is not None else ways
 
 
 def say(where: tuple[str, int], token: str, what: str) -> None:
@@ -91,7 +138,7 @@ def say(where: tuple[str, int], token: str, what: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def serve(app: Holdfast, served: Served) -> None:
+def serve(app: Apps, served: Served) -> None:
     """Until it is asked to stop."""
     made, login = make(app, served)
     with listening(served.host, served.port) as sock:
@@ -100,7 +147,7 @@ def serve(app: Holdfast, served: Served) -> None:
 
 
 @contextlib.contextmanager
-def beside(app: Holdfast, served: Served) -> Iterator[None]:
+def beside(app: Apps, served: Served) -> Iterator[None]:
     """In a thread of its own, beside whatever else this process does."""
     made, login = make(app, served)
     with listening(served.host, served.port) as sock:
@@ -132,12 +179,13 @@ def asgi_server(made: ASGIApp) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A port that is taken is said before anything starts."""
+    """A port that is taken is said before anything starts. Whoever comes before the server does waits for it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
+            sock.listen()
         except OSError as error:
             raise ConfigurationError(
                 f"port {port} on {host} cannot be listened on: {error.strerror}. Choose another: --port"
@@ -146,7 +194,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _announce(made: Dashboard, login: OneTimeUrl | None, served: Served) -> None:
-    made.site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
+    for site in made.sites:
+        site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
     if login is not None:
         say((served.host, served.port), login.token, "Holdfast dashboard")
     else:

@@ -1,11 +1,12 @@
 """The dashboard of one app: its databases, pages and acts, and who may see them."""
 
 import importlib
+import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
@@ -14,13 +15,16 @@ from holdfast.cli.advice import Shell, shell_for
 from holdfast.db.migrate.address import describe
 from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
+from holdfast.model.masking import masked_text
 from holdfast.model.release import own_version
 from holdfast.operate.doctor.thresholds import Limits
+from holdfast.operate.edit import masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Page, Pages
+from holdfast.web.attempts import Attempts
 from holdfast.web.guard import Csrf
-from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify
+from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sign_in_of
 from holdfast.web.reading import Reading
 from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
@@ -30,8 +34,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
+_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")  # of W3C
 OLD = 600.0  # seconds that it serves beyond that, while a new one is made
-NUMBERS = 1.0
+STANDING = 10.0  # seconds between two looks at whether another database is there
+
+
+def _checked(trace_url: str | None) -> str | None:
+    if trace_url is not None and not (
+        trace_url.startswith(("http://", "https://")) and "{trace}" in trace_url
+    ):
+        raise ConfigurationError(
+            f"trace_url must be an address with {{trace}} in it, such as https://jaeger.example/trace/{{trace}}, "
+            f"not {trace_url!r}"
+        )
+    return trace_url
 
 
 class Site:
@@ -45,16 +61,24 @@ class Site:
         title: str | None = None,
         login: OneTimeUrl | None = None,
         limits: Limits | None = None,
+        trace_url: str | None = None,
         named: str = "MODULE:APP",
+        name: str = "",
+        attempts: Attempts | None = None,
     ) -> None:
         self.app = app
+        self.name = name  # of its database, where there are several
+        self.beside: Sequence[Site] = ()  # all of them, in their order
         self.login = login
+        self.attempts = attempts or Attempts()
         self.limits = limits
+        self.trace_url = _checked(trace_url)
         self.named = named  # how a command names the app
         self.read_only = read_only
         self.snapshots = Snapshots()
         self.streams: Counter[str] = Counter()  # that are open, by who has them
-        self.csrf = Csrf((secret or secrets.token_hex(32)).encode())
+        own = f"{secret or secrets.token_hex(32)}\0{name}"  # what is signed for one database is nothing in another
+        self.csrf = Csrf(own.encode())
         self.seals = Seals(self.csrf)
         self.release = own_version()
         self._authorize = authorize
@@ -82,6 +106,11 @@ class Site:
 
     async def identity(self, request: Request) -> Identity | None:
         return await identify(self._authorize, request)
+
+    def sign_in_page(self, request: Request) -> str:
+        """Of the app around; empty: it has none."""
+        found = sign_in_of(self._authorize)
+        return found(request) if found is not None else ""
 
     # What ------------------------------------------------------------------------------------------------------------
 
@@ -120,13 +149,32 @@ class Site:
         tasks = self.app.tasks
         return not tasks.known() or tasks.find(task, version) is not None
 
+    def masked_of(self, task: str) -> Collection[str]:
+        """The names that its code says are secrets; none where there is no code."""
+        return masked_of(task, self.app.tasks.definition)
+
+    def trace_of(self, metadata: Any) -> tuple[str, str]:
+        """The id of a job's trace, and where it is shown; empty: it has none, or nobody said where."""
+        given = metadata.get("traceparent", "") if isinstance(metadata, Mapping) else ""
+        found = _PARENT.fullmatch(str(given))
+        if found is None:
+            return "", ""
+        return found[1], (self.trace_url or "").replace("{trace}", found[1])
+
     @property
     def shell(self) -> Shell:
         return shell_for(self.app.database, self.named)
 
     @property
     def title(self) -> str:
-        return self._title or describe(self.reading.dsn).removeprefix("database ")
+        return self._title or self.name or describe(self.reading.dsn).removeprefix("database ")
+
+    def trouble(self) -> str:
+        """Why its database cannot be read, as far as is known; empty: nothing is known. Nobody waits for it."""
+        error = self.snapshots.trouble(
+            "standing", STANDING, lambda: self.look(Operator.list_rules.procedure())
+        )
+        return masked_text(str(error)) if error is not None else ""
 
     async def close(self) -> None:
         if self._reading is not None:

@@ -47,10 +47,15 @@ class Snapshots:
         return found  # one who goes away takes nothing from the others
 
     async def soon(
-        self, topic: str, lasts: float, look: Callable[[], Awaitable[T]], patience: float
+        self,
+        topic: str,
+        lasts: float,
+        look: Callable[[], Awaitable[T]],
+        patience: float,
+        meanwhile: float = 0.0,
     ) -> T | None:
         """As get(), for what a page can do without: after `patience` seconds, or when the look fails, what was read last."""
-        asked = asyncio.ensure_future(self.get(topic, lasts, look))
+        asked = asyncio.ensure_future(self.get(topic, lasts, look, meanwhile))
         try:
             await asyncio.wait({asked}, timeout=patience)
             if asked.done() and asked.exception() is None:
@@ -91,6 +96,14 @@ class Snapshots:
         error, at = self._failed.get(topic, (None, 0.0))
         return error if time.monotonic() - at < FAILED else None
 
+    def trouble(self, topic: str, lasts: float, look: Callable[[], Awaitable[Any]]) -> BaseException | None:
+        """Why the last look failed, if it did. Nobody waits: a new look begins when the last is older than `lasts`."""
+        kept, (error, failed_at) = self._kept.get(topic), self._failed.get(topic, (None, 0.0))
+        newest = max(kept.at if kept is not None else 0.0, failed_at)
+        if time.monotonic() - newest >= (FAILED if error is not None else lasts):
+            self._begin(topic, look)
+        return error
+
     def last(self, topic: str) -> Any:
         """What was read last, however long ago, and whatever was done since."""
         kept = self._kept.get(topic)
@@ -100,6 +113,10 @@ class Snapshots:
         """Seconds since it was read."""
         kept = self._kept.get(topic)
         return None if kept is None else time.monotonic() - kept.at
+
+    def drop(self, topic: str) -> None:
+        """The next look at this topic is a new one."""
+        self._kept.pop(topic, None)
 
     def forget(self) -> None:
         """Somebody has acted: the next look is a new one, also where one is under way."""

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import threading
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from holdfast import Backoff, Registry, Transaction
 from holdfast.contrib.django import app
@@ -64,6 +65,26 @@ def swallow(tx: Transaction, name: str) -> None:
     write(name)
     with contextlib.suppress(ValueError):
         Part(id="no number", name=name).save()
+
+
+meeting = threading.Barrier(2)
+
+
+@app.task(max_attempts=1)
+async def meet(seconds: float) -> int:
+    """Two of these go on when both are there, each in its thread."""
+    await sync_to_async(meeting.wait)(seconds)
+    first = await sync_to_async(_backend)()
+    assert await sync_to_async(_backend)() == first
+    return first
+
+
+@app.task(max_attempts=1)
+def promise(tx: Transaction, name: str) -> None:
+    """The first call after the commit raises."""
+    transaction.on_commit(lambda: int(name))
+    transaction.on_commit(lambda: Part.objects.create(name=f"after {name}") and None)
+    write(name)
 
 
 @app.task

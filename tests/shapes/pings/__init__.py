@@ -60,7 +60,7 @@ class Pinger(Service):
         await self._session.run(Statement("ping_write", query("ping_write"), (self._declared,), nothing))
         return 3600.0
 
-    def told(self, answer: int) -> None:
+    def on_answer(self, answer: int) -> None:
         if answer:
             self.wake()
 

@@ -12,6 +12,7 @@ SCENARIOS = {
     "events": "publish, publish_many, projections, consumers and readers; against the same SQL by hand",
     "boundaries": "relays, webhooks and the receiver; against the same clients with nothing around them",
     "workflow": "runs of five steps, 1, 50 and 500 in flight; against the same statements; signals to code",
+    "web": "the dashboard: its pages beside 10 million finished jobs, an open overview, 100 streams, acts",
     "steady": "a producer and a worker at a given rate: waiting and settling times",
     "latency": "50 jobs/s against an idle worker",
     "idle": "statements per second and processor time of a worker with nothing to do",

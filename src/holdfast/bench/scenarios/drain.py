@@ -22,6 +22,7 @@ class Variant:
     each: int = 0  # jobs per key
     keys: int = 0  # or that many keys
     connections: bool = False  # one job at a time per connection
+    argument: str = "n"
     of: str = ""  # its share of this variant is said, where both are measured
 
 
@@ -31,8 +32,12 @@ VARIANTS = [
     Variant("async-2", "nothing", processes=2),
     Variant("sync-1", "nothing_sync", part=5),
     Variant("transaction-1", "order", part=10, connections=True),
+    Variant("process-1", "nothing_apart", part=50, of="sync-1"),
+    Variant("batch-1", "nothing_together", argument="item", of="async-1"),
     Variant("ordered-1", "keyed", "streams", each=10),
     Variant("ordered-2", "keyed", "streams", each=10, processes=2),
+    Variant("affinity-1", "affine", "affine", each=10, of="async-1"),
+    Variant("affinity-2", "affine", "affine", each=10, processes=2, of="async-2"),
     Variant("limited-1", "limited", "limited", of="async-1"),
     Variant("limited-keys-1", "limited_by_key", "limited_keys", keys=1000, of="async-1"),
     Variant("narrow-2", "narrow", "narrow", processes=2, of="async-2"),
@@ -61,7 +66,7 @@ def measure(bench: Bench, variant: Variant, keep: bool = True) -> tuple[float, f
     """One round of a variant: jobs per second, and microseconds of the workers' processors for each."""
     jobs = max(bench.sizes.jobs // variant.part, 100)
     keys = jobs // variant.each if variant.each else variant.keys
-    load = Load(jobs, variant.task, variant.queue, keys=keys)
+    load = Load(jobs, variant.task, variant.queue, keys=keys, argument=variant.argument)
     concurrency = bench.sizes.connections if variant.connections else bench.sizes.concurrency
     with (
         bench.database() as url,

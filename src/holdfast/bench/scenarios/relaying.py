@@ -1,4 +1,4 @@
-"""Relays of `boundaries`: to NATS, Redis and RabbitMQ, each beside the same client that sends the very same messages."""
+"""Relays of `boundaries`: to NATS, Redis, RabbitMQ and Kafka, each beside the same client that sends the same messages."""
 
 import asyncio
 import contextlib
@@ -76,6 +76,10 @@ def kinds(bench: Bench) -> list[Kind]:
         bench.say("boundaries: RabbitMQ or aio-pika is not installed, relays to RabbitMQ are not measured")
     else:
         found.append(Kind("rabbitmq", 1000, brokers.rabbit, make_queue, raw_rabbit, "bench"))
+    if importlib.util.find_spec("confluent_kafka") is None:
+        bench.say("boundaries: confluent-kafka is not installed, relays to Kafka are not measured")
+    else:
+        found.append(Kind("kafka", 1000, brokers.kafka, make_topic, raw_kafka, "bench"))
     return found
 
 
@@ -137,6 +141,7 @@ async def arrivals(app: Holdfast, url: str, count: int) -> list[float]:
     client = await nats.connect(url)
     there = await client.subscribe("bench.>")
     await client.flush()
+    await asyncio.sleep(2)  # the worker is idle by then
     took = []
     for n in range(count):
         await asyncio.sleep(0.1)
@@ -240,6 +245,40 @@ async def raw_rabbit(url: str, made: list[OutMessage]) -> float:
         began = time.perf_counter()
         await asyncio.gather(*(some(found.default_exchange) for _ in range(WINDOW)))
         return len(made) / (time.perf_counter() - began)
+
+
+async def make_topic(url: str) -> None:
+    """The mock makes a topic for whoever asks for it."""
+    from confluent_kafka import Producer
+
+    config = {"bootstrap.servers": url.removeprefix("kafka://"), "allow.auto.create.topics": True}
+    await asyncio.to_thread(Producer(config).list_topics, "bench", 30)
+
+
+async def raw_kafka(url: str, made: list[OutMessage]) -> float:
+    """Every message confirmed by all brokers, WINDOW of them on their way, in no order."""
+    from confluent_kafka import Producer
+
+    config = {"bootstrap.servers": url.removeprefix("kafka://"), "acks": "all", "retries": 0, "linger.ms": 1}
+    return await asyncio.to_thread(_produced, Producer(config), made)
+
+
+def _produced(producer: Any, made: list[OutMessage]) -> float:
+    confirmed = []
+
+    def report(error: object, message: object) -> None:
+        assert error is None, error
+        confirmed.append(1)
+
+    began = time.perf_counter()
+    for n, m in enumerate(made):
+        producer.produce(m.destination, m.body, m.key, headers=[*m.headers.items()], on_delivery=report)
+        while n - len(confirmed) >= WINDOW:
+            producer.poll(0.01)
+    producer.flush()
+    took = time.perf_counter() - began
+    assert len(confirmed) == len(made)
+    return len(made) / took
 
 
 # A destination that is away -------------------------------------------------------------------------------------------

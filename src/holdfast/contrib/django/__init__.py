@@ -4,9 +4,11 @@ options      what settings.HOLDFAST says
 address      the address of the database, from settings.DATABASES
 connections  what is done around every handler, and a handler's Transaction on Django's own connection
 project      the app: `from holdfast.contrib.django import app`
+staff        who may come into the dashboard, by Django's sessions
 apps         Django's side of it: its checks, and its queues after `migrate`
 """
 
 from .project import app
+from .staff import DjangoStaff
 
-__all__ = ["app"]
+__all__ = ["DjangoStaff", "app"]

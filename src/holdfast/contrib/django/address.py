@@ -22,6 +22,11 @@ def address_of(alias: str) -> str:
             f"settings.HOLDFAST: DATABASE is {alias!r}, which is not in DATABASES (it has: {known})"
         ) from None
     check_connection(connection)
+    if not connection.settings_dict.get("AUTOCOMMIT", True):
+        raise ConfigurationError(
+            f"DATABASES[{alias!r}] has AUTOCOMMIT: False. Jobs need to know where a transaction ends: take it out, and "
+            "use transaction.atomic(), or ATOMIC_REQUESTS for every view"
+        )
     given = connection.get_connection_params()
     return make_conninfo(
         **{name: value for name, value in given.items() if name in _KEYWORDS and value is not None}

@@ -5,14 +5,17 @@ each call of a handler takes their place.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
-from asgiref.sync import sync_to_async
 from django.db import Error, connections, reset_queries, transaction
 
+from ... import telemetry
 from ...db.faults import translate
+from ...model.text import describe
+from .threads import Threads
 
 
 def close_old_connections() -> None:
@@ -37,14 +40,7 @@ def usable_connections() -> Iterator[None]:
         close_old_connections()
 
 
-@contextlib.asynccontextmanager
-async def ausable_connections() -> AsyncIterator[None]:
-    """Around an async handler: in the thread in which Django's async code uses its connections."""
-    await sync_to_async(_begin)()
-    try:
-        yield
-    finally:
-        await sync_to_async(close_old_connections)()
+threads = Threads(_begin, close_old_connections)  # of async handlers
 
 
 class DjangoLender:
@@ -78,4 +74,27 @@ class DjangoLender:
         job must not count as done."""
         with transaction.atomic(using=self._alias, durable=True):
             yield
-            connections[self._alias].validate_no_broken_transaction()
+            connection: Any = connections[self._alias]
+            connection.validate_no_broken_transaction()
+            connection.run_on_commit = [
+                (savepoints, _reported(call), robust) for savepoints, call, robust in connection.run_on_commit
+            ]
+
+
+def _reported(call: Callable[[], object]) -> Callable[[], None]:
+    """What raises after the commit cannot undo the job, nor keep the calls after it from being made."""
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 whatever it raises, the job is completed
+            details = describe(error)
+            telemetry.emit(
+                "django.on_commit_failed",
+                level=logging.ERROR,
+                call=getattr(call, "__qualname__", repr(call)),
+                error=details.summary,
+                trace=details.trace,
+            )
+
+    return run

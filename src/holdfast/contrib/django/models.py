@@ -29,7 +29,12 @@ class Job(models.Model):
         managed = False
         db_table = f"{_SCHEMA}jobs"
         default_permissions = ("view",)
-        permissions: ClassVar = [("retry_job", "Can retry jobs"), ("cancel_job", "Can cancel jobs")]
+        permissions: ClassVar = [
+            ("retry_job", "Can retry jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("operate", "Is an operator of the dashboard"),
+            ("administer", "Is an admin of the dashboard"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.task} {self.pk}"

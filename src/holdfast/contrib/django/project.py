@@ -1,21 +1,26 @@
 """The app of a Django project: `from holdfast.contrib.django import app`, and `@app.task` in any app's tasks.py."""
 
+import contextlib
+import functools
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import django
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.utils.module_loading import import_string, module_has_submodule
 
 from ...app import Holdfast
 from ...db.database import Database
 from ...errors import ConfigurationError
 from ...model.clock import Clock
+from ...model.release import find_release
 from ...settings import Settings
 from .address import address_of, place_of
-from .connections import DjangoLender, ausable_connections, usable_connections
+from .connections import DjangoLender, threads, usable_connections
 from .options import Options, read_options
 
 NAME = "holdfast.contrib.django:app"
@@ -30,8 +35,9 @@ class DjangoHoldfast(Holdfast):
         self._read: Options | None = None
         self._loaded: set[str] = set()
         self._place: tuple[object, ...] | None = None
+        self._first_place: tuple[object, ...] | None = None
         self._own: Database | None = None
-        self.around(usable_connections, in_async=ausable_connections)
+        self.around(usable_connections, in_async=threads.of_handler)
 
     @property
     def options(self) -> Options:
@@ -56,15 +62,28 @@ class DjangoHoldfast(Holdfast):
     def _new_database(self, url: str, settings: Settings, clock: Clock | None = None) -> Database:
         database = super()._new_database(url, settings, clock)
         database.lender = DjangoLender(self.options.database)
+        # A test runner put another database in its place, and will drop it.
+        database.keeps_idle = self._first_place in (None, place_of(self.options.database))
         return database
+
+    @property
+    def release(self) -> str:
+        """`HOLDFAST = {"RELEASE": ...}`, HOLDFAST_RELEASE, or the git commit of the project: where its settings are."""
+        return find_release(self.settings.release, getattr(django_settings, "SETTINGS_MODULE", ""))
+
+    def _environment(self) -> dict[str, str]:
+        return {"DJANGO_SETTINGS_MODULE": getattr(django_settings, "SETTINGS_MODULE", "")}
 
     def load(self) -> None:
         """Set Django up, if nobody has, and import every app's tasks.py."""
         options = self.options
         if not apps.models_ready:
             _set_up()
+        if self._first_place is None:
+            self._first_place = place_of(options.database)
         self._middleware = (*self._middleware[:1], *(_imported(p, "MIDDLEWARE") for p in options.middleware))
-        self._lifespan = None if options.lifespan is None else _imported(options.lifespan, "LIFESPAN")
+        given = None if options.lifespan is None else _imported(options.lifespan, "LIFESPAN")
+        self._lifespan = functools.partial(_with_threads, given)
         found = [f"{c.name}.tasks" for c in apps.get_app_configs() if module_has_submodule(c.module, "tasks")]
         new = [name for name in (*found, *options.include) if name not in self._loaded]
         self._loaded.update(new)
@@ -72,6 +91,16 @@ class DjangoHoldfast(Holdfast):
         super().load()
         if any("holdfast" in p.get("BACKEND", "") for p in getattr(django_settings, "TASKS", {}).values()):
             import_string("holdfast.contrib.django.backend.declare_queues")(django_settings.TASKS)
+
+
+@contextlib.asynccontextmanager
+async def _with_threads(given: Any, app: Holdfast) -> AsyncIterator[None]:
+    """The lifespan of the settings, and the end of the threads of async handlers."""
+    try:
+        async with contextlib.nullcontext() if given is None else given(app):
+            yield
+    finally:
+        threads.close(connections.close_all)
 
 
 def _set_up() -> None:

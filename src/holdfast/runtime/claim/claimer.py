@@ -32,6 +32,7 @@ class Ask(NamedTuple):
     free: int | None = None  # slots, where it matters: a limited queue gives few jobs that would wait for one
     run: int = 1  # jobs of one stream that count as one
     waiting: int = 0  # bytes of payloads that wait here already
+    soon: int = 0  # slots that come free within a moment
 
 
 class Claimer(Protocol):
@@ -62,6 +63,7 @@ class QueueClaimer(abc.ABC):
         self.queue = queue
         self.rules = rules
         self.again_in: float | None = None  # a limit was in the way: when to come again
+        self.empty_until = 0.0  # it had nothing a moment ago
         self._cut = False  # by the limits of the whole queue: there may be more
         self._lease = lease
         self._shared = shared

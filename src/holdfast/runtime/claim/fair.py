@@ -25,6 +25,7 @@ from .claimer import Ask
 from .keyed import PATIENCE, KeyedClaimer
 from .net import KEYS_AT_ONCE
 
+_MOMENT = 0.02  # seconds for which keys that gave enough do without a look for others
 _MORE = 200  # keys asked about in one claim, when those before were at their limits
 
 
@@ -142,6 +143,10 @@ class FairClaimer(KeyedClaimer):
             more = _MORE if self.rules.limited == 2 else 0
             if time.monotonic() > until or self._cut:
                 break
+        if len(jobs) < want:
+            self._enough_until = 0.0
+        elif self._looked:  # only then: claims that come one soon after the other would never look again
+            self._enough_until = time.monotonic() + _MOMENT
         self._rest()
         return jobs
 

@@ -51,6 +51,8 @@ class KeyedClaimer(QueueClaimer):
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
         self._thorough = False
+        self._enough_until = 0.0
+        self._looked = False  # for other keys, in this claim
         self._net = Net(1.0)
         self._others = Net(shared.takeover / 2)
 
@@ -88,7 +90,7 @@ class KeyedClaimer(QueueClaimer):
 
     def look_again(self, *, thorough: bool = False) -> None:
         """A full scan the next time; `thorough`: at every key there is, in one go, whatever it costs."""
-        self._marks, self._step_back_at = {}, 0.0
+        self._marks, self._step_back_at, self._enough_until = {}, 0.0, 0.0
         self._net.begin()
         self._holds.look_again()
         self._thorough = thorough
@@ -160,8 +162,9 @@ class KeyedClaimer(QueueClaimer):
         for key in await self._holds.look():
             if self._is_mine(key):
                 self._found.add(key, 0)
+        self._looked = thorough or not self._enough()
         for _ in range(_LOOKS):
-            if len(self._found) >= want or not await self._look():
+            if len(self._found) >= want or not self._looked or not await self._look():
                 break
         if thorough:
             while not await self._net.step(self._session, self._scan, self._found):
@@ -171,6 +174,10 @@ class KeyedClaimer(QueueClaimer):
         if len(self._found) < want and self._others.due():
             await self._others.step(self._session, self._scan, self._found, late=self._takeover)
         return thorough
+
+    def _enough(self) -> bool:
+        """The keys at hand gave all that was asked for, a moment ago: others are looked for a moment later."""
+        return len(self._found) > 0 and time.monotonic() < self._enough_until
 
     async def _cast_net(self) -> None:
         """One step; while nothing at all is found there is nothing to slow down, so the round goes on."""

@@ -18,6 +18,7 @@ from ..pace import Pace
 _BUSY = (0.005, 0.1)  # seconds to wait while another worker claims from the same limited queue, doubling
 _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _LOOK = 0.5  # seconds for which a rate that allows none is believed: it may have been changed
+_FEW = 32  # jobs that are over and listed still: not worth a statement
 MOST_RESTING = 50_000  # keys; the net finds the others later
 
 Made = Statement[list[ClaimedJob]] | Flow[list[ClaimedJob]]
@@ -41,8 +42,9 @@ class Patience:
 
 
 class Claims:
-    """The claims of a limited queue that this worker made. A limit counts by what claims list, so that each is trimmed when
-    half of it is over: then a count looks up no more than twice the jobs that run."""
+    """The claims of a limited queue that this worker made. A limit counts by what claims list, so that those of which half
+    is over are trimmed, when they come to as many as run and are worth a statement: then a count looks up no more than
+    about three times the jobs that run."""
 
     def __init__(self, inflight: InFlight) -> None:
         self._inflight = inflight
@@ -54,15 +56,16 @@ class Claims:
 
     def over(self) -> list[UUID]:
         """Those to trim now."""
-        found = []
-        for token, jobs in list(self._by_token.items()):
-            still = self._inflight.still(jobs)
-            if 2 * len(still) <= len(jobs):
-                found.append(token)
-                if still:
-                    self._by_token[token] = still
-                else:
-                    del self._by_token[token]
+        left = {token: self._inflight.still(jobs) for token, jobs in self._by_token.items()}
+        found = [token for token, still in left.items() if 2 * len(still) <= len(self._by_token[token])]
+        gone = sum(len(self._by_token[token]) - len(left[token]) for token in found)
+        if gone < max(_FEW, sum(map(len, left.values()))):
+            return []
+        for token in found:
+            if left[token]:
+                self._by_token[token] = left[token]
+            else:
+                del self._by_token[token]
         return found
 
 
@@ -85,6 +88,8 @@ class Limiter:
     def __init__(self, queue: str, session: Session, inflight: InFlight, pace: Pace) -> None:
         self._queue = queue
         self._session = session
+        self._inflight = inflight
+        self._last: Sequence[Owned] = ()  # that came from this queue
         self._claims = Claims(inflight)
         self._pace = pace
         self._patience = Patience()
@@ -95,15 +100,28 @@ class Limiter:
         now = time.monotonic()
         return self._open_at - now if rules.limited and now < self._ask_at else 0.0
 
-    def wish(self, rules: QueueRules, want: int, free: int | None, *, by_key: bool) -> int:
-        """What to ask for: what waits here behind the slots has had its turn already, where keys have turns."""
+    def wish(self, rules: QueueRules, want: int, free: int | None, soon: int = 0, *, by_key: bool) -> int:
+        """What to ask for: what waits here behind the slots has had its turn already, where keys have turns. So that is no
+        more than what starts within a moment, and it is topped up when half of it has started: a claim of a few costs
+        nearly as much as one of many. A few always, when nothing of it is here: what waits is of other queues then, and may
+        be without an end."""
         if free is None or not by_key:
             return want
-        if rules.limited and (rules.ordered or rules.fair):
-            return min(want, free)
-        if rules.limited or rules.ordered:
+        if rules.limited and rules.ordered:
+            ahead = free
+        elif rules.ordered or (rules.limited and not rules.fair):
             return want
-        return min(want, max(0, free) + _SHARED)
+        elif not soon:
+            ahead = free if rules.limited else max(0, free) + _SHARED
+        else:
+            ahead = free + soon if free > 0 or 2 * -free <= soon else 0
+        if ahead < _SHARED and not self._inflight.still(self._last):
+            ahead = _SHARED
+        return min(want, ahead)
+
+    def came(self, jobs: Sequence[Owned]) -> None:
+        if jobs:
+            self._last = jobs
 
     async def take(
         self,

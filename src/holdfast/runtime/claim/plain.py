@@ -18,7 +18,7 @@ from ...store.statement import Statement
 from .claimer import Ask, QueueClaimer, Shared
 from .low_water import LowWater
 
-_FULL_SCAN = 1.0  # seconds between two full scans
+FULL_SCAN = 1.0  # seconds between two full scans
 
 
 class PlainClaimer(QueueClaimer):
@@ -66,7 +66,7 @@ class PlainClaimer(QueueClaimer):
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began
-        marks.full_at = time.monotonic() + max(_FULL_SCAN, 20 * cost)
+        marks.full_at = time.monotonic() + max(FULL_SCAN, 20 * cost)
         return jobs
 
     async def _by_age(self, marks: list[PriorityMark]) -> list[PriorityMark]:
@@ -94,8 +94,12 @@ class PlainClaimer(QueueClaimer):
 
         try:
             jobs = await self._within_limits(ask, ask.want, first)
-        except BadRow:  # some row makes the claim fail: take the others, and leave that one alone from now on
-            ids = await self._session.run(store.claim_candidates(self.queue, max(ask.want, 1)))
-            return await self._take_these(ask, ids) if ids else []
+        except BadRow:
+            return await self._take_others_than_bad(ask)
         failpoints.point("claim.after")
         return jobs
+
+    async def _take_others_than_bad(self, ask: Ask) -> list[ClaimedJob]:
+        """Some row makes the claim fail: take the others, and leave that one alone from now on."""
+        ids = await self._session.run(store.claim_candidates(self.queue, max(ask.want, 1)))
+        return await self._take_these(ask, ids) if ids else []

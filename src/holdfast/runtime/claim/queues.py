@@ -11,6 +11,7 @@ from ...store.queues import queue_rules
 from ..handler import Handlers
 from ..inflight import InFlight
 from ..pace import Pace
+from .affine import AffineClaimer
 from .claimer import Ask, QueueClaimer, Shared
 from .doubt import Doubt
 from .fair import FairClaimer
@@ -21,6 +22,7 @@ from .plain import PlainClaimer
 from .portions import Portions
 
 _RULES = 5.0  # seconds until a changed rule of a queue is known
+_EMPTY = 0.02  # seconds for which a queue that had nothing is not asked again, while no slot is free for what it has
 
 
 class Queues:
@@ -50,10 +52,7 @@ class Queues:
         self.cut = False  # the last claim ended at the bytes that may wait here: there may be more
 
     def _claimer(self, queue: str, rule: QueueRules) -> QueueClaimer:
-        kind: type[QueueClaimer] = PlainClaimer
-        if rule.keyed:
-            kind = OrderedClaimer if rule.ordered else FairClaimer
-        return kind(queue, rule, self.leases[queue], self._shared)
+        return _kind(rule)(queue, rule, self.leases[queue], self._shared)
 
     def __iter__(self) -> Iterator[QueueClaimer]:
         return iter(list(self._claimers.values()))
@@ -75,7 +74,10 @@ class Queues:
         found: list[ClaimedJob] = []
         with self.doubt.accounted():
             for claimer in claimers[self._turn :] + claimers[: self._turn]:
+                if ask.free is not None and ask.free <= 0 and time.monotonic() < claimer.empty_until:
+                    continue
                 jobs, size = await self._claim_from(claimer, ask)
+                claimer.empty_until = 0.0 if jobs else time.monotonic() + _EMPTY
                 slots = claimer.slots_of(jobs)
                 free = None if ask.free is None else ask.free - slots
                 ask = ask._replace(want=ask.want - slots, free=free, waiting=ask.waiting + size)
@@ -89,14 +91,16 @@ class Queues:
         if (wait := limiter.closed_for(rules)) > 0:
             claimer.again_in = wait
             return [], 0
-        want = limiter.wish(rules, ask.want, ask.free, by_key=claimer.by_key)
+        want = limiter.wish(rules, ask.want, ask.free, ask.soon, by_key=claimer.by_key)
         if want <= 0:
             return [], 0
         with self.portions.of(claimer.queue, want, ask.waiting) as most:
             budget = self.portions.bytes
             jobs = await claimer.claim(ask._replace(want=most))
+        limiter.came(jobs)
         size = self.portions.came(claimer.queue, jobs)
-        self.cut = self.cut or size >= budget or most <= len(jobs) < want
+        more = most <= len(jobs) < want or (ask.soon > 0 and want == len(jobs) < ask.want)
+        self.cut = self.cut or size >= budget or more
         return jobs, size
 
     async def _refresh_rules(self) -> None:
@@ -106,8 +110,9 @@ class Queues:
         found = await self.session.run(queue_rules(self.names))
         self._rules_at = time.monotonic()
         for queue, rule in found.items():
-            self._rules[queue] = self._claimers[queue].rules = rule
-            if rule.keyed and not self._claimers[queue].by_key:
+            claimer = self._claimers[queue]
+            self._rules[queue] = claimer.rules = rule
+            if not claimer.by_key and type(claimer) is not _kind(rule):
                 self._claimers[queue] = self._claimer(queue, rule)
 
     @property
@@ -140,15 +145,20 @@ class Queues:
 
     @property
     def ringed(self) -> list[str]:
-        """The queues whose keys belong to one worker each. Where keys share a queue without order, every worker claims from
-        all of them: else the share of a key would depend on its neighbours."""
-        return [claimer.queue for claimer in self if claimer.by_key and claimer.rules.ordered]
+        """The queues whose keys belong to one worker each. Where keys take turns, every worker claims from all of them."""
+        return [c.queue for c in self if isinstance(c, AffineClaimer) or (c.by_key and c.rules.ordered)]
 
     def look_after(self, queue: str, buckets: Sequence[int] | None) -> None:
         """The ring says which buckets of a queue are ours; None: all."""
         claimer = self._claimers[queue]
-        if isinstance(claimer, KeyedClaimer):
+        if isinstance(claimer, KeyedClaimer | AffineClaimer):
             claimer.look_after(buckets)
 
     async def close(self) -> None:
         await self.session.close()
+
+
+def _kind(rule: QueueRules) -> type[QueueClaimer]:
+    if rule.keyed:
+        return OrderedClaimer if rule.ordered else FairClaimer
+    return AffineClaimer if rule.affine else PlainClaimer

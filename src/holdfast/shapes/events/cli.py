@@ -99,7 +99,7 @@ def tail_command(
         str | None, typer.Option(metavar="PLACE", help=f"Begin after {PLACES}, or start.")
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", "-n", help="Without --since: begin so many events back.")
+        int, typer.Option("--last", "-n", help="Without --since: begin that many events back.")
     ] = 10,
     follow: Annotated[
         bool | None,

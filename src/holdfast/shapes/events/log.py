@@ -51,7 +51,7 @@ class Log:
         self._told: int | None = None  # what the pulse said last
         self._told_at = -2 * longest
 
-    def told(self, answer: int | None) -> None:
+    def on_answer(self, answer: int | None) -> None:
         """The last number that was drawn for an event; None: a transaction that published is open. The first answer after
         that counts as new, because such a one may commit without a word."""
         self._told_at = time.monotonic()
@@ -152,7 +152,7 @@ class Log:
             wake.fall_asleep(self._worker(), [store.TOPIC], self._longest)
         ):
             self._entered = self._worker()
-            self._bell.set()  # once more: of what was committed before that nobody was told
+            self._bell.set()  # once more: for what was committed before we were entered as asleep
             return True
         return False
 

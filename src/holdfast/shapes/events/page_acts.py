@@ -104,7 +104,8 @@ def _preview_reset(given: Given) -> Procedure[Preview]:
     warnings = []
     if listed[0].kind == "relay" and target < max(row.position for row in listed):
         warnings.append("It is a relay: what was sent would be sent again.")
-    return Preview(f"{given['name']} would go on after position {target:,}: {effect}.", warnings=warnings)
+    said = f"{given['name']} would go on after position {target:,}: {effect}."
+    return Preview(said, warnings=warnings, fixed={"to": str(target)})
 
 
 def _reset(given: Given) -> Procedure[Said]:
@@ -128,7 +129,8 @@ def _preview_replay(given: Given) -> Procedure[Preview]:
     count = max(until - since, 0)
     again = " Those that became jobs before become jobs again." if given.get("again") == "yes" else ""
     said = f"{several(count, 'event')} of the log would be read to {given['name']} once more, beside its position."
-    return Preview(said + again, count)
+    # The log grows while somebody reads this: what is confirmed ends where the preview ended.
+    return Preview(said + again, count, fixed={"start": str(since), "end": str(until)})
 
 
 def _replay(given: Given) -> Procedure[Said]:

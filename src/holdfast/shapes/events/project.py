@@ -17,7 +17,7 @@ from ...model.backoff import Backoff
 from ...model.duration import seconds
 from ...model.signals import DeadLetter, Retry, Snooze
 from ...model.text import describe, storable
-from ...runtime.execute import signal_in
+from ...runtime.decide import signal_in
 from ...store.statement import Flow
 from ...tasks.convert import Misfit, NewerVersion
 from . import store

@@ -121,7 +121,7 @@ CREATE TABLE holdfast.subscriptions (
     barrier          bigint,                    -- nobody reads beyond it while the number of shards changes
     wanted_shards    int,                       -- what that number becomes
     version          int         NOT NULL DEFAULT 1,   -- of the code that runs it; other code lets it be
-    rate             float8 CHECK (rate > 0),   -- a replay reads at most so many events in a second; NULL: as fast as it can
+    rate             float8 CHECK (rate > 0),   -- a replay reads at most this many events in a second; NULL: as fast as it can
     PRIMARY KEY (name, shard),
     CHECK (shard >= 0 AND shard < shards)
 ) WITH (fillfactor = 30, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,

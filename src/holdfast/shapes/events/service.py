@@ -28,7 +28,7 @@ from .store import Owned, Owner
 
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
 _LEAST = 0.05
-_AGAIN = 60.0  # seconds after which the database is told again what the code declares
+_AGAIN = 60.0  # seconds after which the declarations of the code are written again
 _SOON = 0.25  # seconds between two looks at what has no owner
 _WATCH_AGAIN = 0.5  # seconds after which pages are turned again that could not be
 _LAST_BATCH = 5.0  # seconds that a batch may take to its end when the worker stops
@@ -42,13 +42,13 @@ class Pages(Service):
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._session = database.session("pages")
-        self._turned: int | None = None  # what was told before the last turn
+        self._turned: int | None = None  # the answer before the last turn
         self._told: int | None = None
         self._is_due = False
         self.question = Question(store.SETTLED, ())
 
-    def told(self, answer: int | None) -> None:
-        """As Log.told(): while a transaction is open that published, each answer counts, and the first one after it."""
+    def on_answer(self, answer: int | None) -> None:
+        """As Log.on_answer(): while a transaction is open that published, each answer counts, and the first one after it."""
         if answer is None or answer != self._turned:
             self._told, self._is_due = answer, True
             self.wake()
@@ -102,8 +102,8 @@ class Subscriber(Service):
     def _me(self) -> str:
         return self.worker()
 
-    def told(self, answer: int | None) -> None:
-        self._log.told(answer)
+    def on_answer(self, answer: int | None) -> None:
+        self._log.on_answer(answer)
 
     def heard(self) -> None:
         self._log.ring()

@@ -228,7 +228,7 @@ class Events:
         return await self._publisher.aversion(_stream(stream), conn)
 
     def read(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
-        """Events after a position, in order, at most so many; of `types`, which may be patterns such as "order.*"."""
+        """Events after a position, in order, `most` of them at most; of `types`, which may be patterns such as "order.*"."""
         return self._verbs.read(*_what_to_read(after, most, types))
 
     async def aread(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:

@@ -29,7 +29,7 @@ class Operations(Service):
         self._working = asyncio.Lock()
         self.question = Question(store.WAITS, (SILENCE, sorted(VERBS)))
 
-    def told(self, answer: bool) -> None:
+    def on_answer(self, answer: bool) -> None:
         self._waits = answer
         if answer:
             self.wake()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...follow import Cursor, LogRow, Note
-from ...transport import Confirmed, Outcome, RetryLater
+from ...transport import Confirmed, Outcome, Refused, RetryLater
 from .link import Link
 from .message import Maker, Unsendable
 from .spec import Spec
@@ -28,6 +28,7 @@ class Aside:
         self._held: set[str] = set()
         self._due: dict[str | None, float] = {}  # which are tried again, and when
         self._tries: Counter[str | None] = Counter()
+        self._since: dict[str | None, float] = {}  # when the first of each began to fail, as seen here
         self._noted: Counter[str | None] = Counter()  # ever
         self._unstored: Counter[str | None] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -53,6 +54,7 @@ class Aside:
             self._held.add(key)
         if note.kind == "spilled":
             self._due.setdefault(key, time.monotonic() + self._spec.retry.delay(1))
+            self._since.setdefault(key, time.monotonic())
 
     def stored(self, notes: Sequence[Note]) -> None:
         for note in notes:
@@ -95,7 +97,7 @@ class Aside:
                 return
 
     def _forget(self, key: str | None) -> None:
-        for kept in (self._due, self._tries, self._noted, self._unstored):
+        for kept in (self._due, self._tries, self._since, self._noted, self._unstored):
             kept.pop(key, None)
         if key is not None:
             self._held.discard(key)
@@ -113,7 +115,7 @@ class Aside:
             outcome = await self._outcome(kind, row)
             if isinstance(outcome, Confirmed):
                 done.append(row.position)
-                self._tries.pop(key, None)
+                self._begin_anew(key)
                 continue
             note, go_on = self._verdict(key, row, outcome)
             notes.append(note)
@@ -135,14 +137,35 @@ class Aside:
         """What is noted of one that was not sent, and whether the next of its key may be."""
         if isinstance(outcome, str):
             return Note(row, "skipped", outcome), True
-        if isinstance(outcome, RetryLater):
+        if isinstance(outcome, RetryLater) and not self._gives_up(key, outcome):
             self._tries[key] += 1
             wait = self._spec.retry.delay(self._tries[key]) if outcome.after is None else outcome.after
             self._due[key] = time.monotonic() + min(wait, 300.0)
             return Note(row, "spilled", outcome.reason), False
         assert not isinstance(outcome, Confirmed)
-        error = f"{outcome.reason}: {outcome.detail}"
+        error = said(outcome, self._spec)
+        self._begin_anew(key)
         if key is None or row.data is None or self._spec.refused == "skip":
             return Note(row, "skipped", error), True
         self._due.pop(key, None)
         return Note(row, "parked", error), False
+
+    def _gives_up(self, key: str | None, outcome: RetryLater) -> bool:
+        longest = self._spec.retry_for
+        if outcome.scope != "key":  # while the destination is away nothing is counted
+            self._since.pop(key, None)
+            return False
+        failed_for = time.monotonic() - self._since.setdefault(key, time.monotonic())
+        return longest is not None and failed_for >= longest
+
+    def _begin_anew(self, key: str | None) -> None:
+        """The next of it has not failed yet."""
+        self._tries.pop(key, None)
+        self._since.pop(key, None)
+
+
+def said(outcome: RetryLater | Refused, spec: Spec) -> str:
+    """Why a message was not sent, for people."""
+    if isinstance(outcome, Refused):
+        return f"{outcome.reason}: {outcome.detail}"
+    return f"given up after {spec.retry_for:g} s of failures: {outcome.reason}"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from ...errors import TaskDefinitionError
 from ...follow import Follower, LogRow, Start
+from ...model.duration import Duration
+from ...tasks.checks import period
 from ...tasks.definition import Place
 from ...tasks.payload import shown
 from ...transport import Transport, from_url
@@ -40,6 +42,7 @@ class Relaying:
         route: "str | Callable[[Event[Any]], str]",
         window: int = 1000,
         refused: Policy = "park_key",
+        retry_for: Duration | None = None,
         hold: bool = True,
         start: Start = "now",
         as_version: Sequence[type] = (),
@@ -49,9 +52,10 @@ class Relaying:
         Events of a key arrive in the order in which they were committed, each at least once, and with the same id on every
         try. `route` says where to: a template of {type}, {key} and {version}, or a function of the event. `window`: messages
         in flight, at most. `refused`: what becomes of a message that the broker will never take: its key waits (park_key),
-        it is passed (skip), or the relay stops. A new relay begins with the events that are committed after a worker has
-        made it known, or as `start` says. `as_version`: event classes; older events of their types are upcast to them, and a
-        newer one is refused. Without it each is sent as it was published."""
+        it is passed (skip), or the relay stops. `retry_for`: how long an event may fail before it counts as refused; without
+        it one that could be taken later is tried for ever, and its key waits for it. A new relay begins with the events that
+        are committed after a worker has made it known, or as `start` says. `as_version`: event classes; older events of
+        their types are upcast to them, and a newer one is refused. Without it each is sent as it was published."""
         carrier = from_url(transport) if isinstance(transport, str) else transport
         if not isinstance(carrier, Transport):
             raise TaskDefinitionError(
@@ -61,7 +65,19 @@ class Relaying:
         if isinstance(on, str | type):
             raise TaskDefinitionError(f"relay {name!r}: on must be a list, such as [{on!r}]")
         sent = self._rows_as(f"relay {name!r}", as_version)
-        spec = Spec(carrier, _route(name, route), _window(name, window), _policy(name, refused), sent)
+        tried = (
+            None
+            if retry_for is None
+            else period(retry_for, f"relay {name!r}: retry_for", TaskDefinitionError)
+        )
+        spec = Spec(
+            carrier,
+            _route(name, route),
+            _window(name, window),
+            _policy(name, refused),
+            sent,
+            retry_for=tried,
+        )
         where = sys._getframe(1)
         line = where.f_lineno
         place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may be run again

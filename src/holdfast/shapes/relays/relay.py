@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from ... import failpoints, telemetry
 from ...errors import LeaseLost
 from ...follow import Cursor, LogPage, LogRow, Note
-from ...transport import Confirmed, Outcome, Refused, RetryLater
-from .aside import Aside
+from ...transport import Confirmed, Outcome, RetryLater
+from .aside import Aside, said
 from .breaker import Breaker
 from .lanes import Item, Lane, Lanes, Name
 from .link import Link
@@ -132,7 +132,7 @@ class Relay:
             try:
                 item.message = self._maker.message(row)
             except Unsendable as error:
-                note = self._refuse(row, error.why)
+                note = self._refuse(row, said(error.why, self._spec))
                 if note is None:
                     return
                 self._pass_noted(item, note)
@@ -234,15 +234,16 @@ class Relay:
             elif isinstance(outcome, Confirmed):
                 self._lanes.finish(item)
                 sent += 1
-            elif isinstance(outcome, RetryLater):
+            elif isinstance(outcome, RetryLater) and not self._gives_up(item.lane, outcome):
                 failed[id(item.lane)] = (item.lane, outcome)
                 again.append(item)
-            elif (note := self._refuse(row, outcome)) is not None:
+            elif (note := self._refuse(row, said(outcome, self._spec))) is not None:
                 self._lanes.finish(item, note)
                 self._aside.noted(note)
                 refused.append(note)
             else:
-                failed[id(item.lane)] = (item.lane, RetryLater(outcome.detail, after=0.0, scope="key"))
+                why = outcome.reason if isinstance(outcome, RetryLater) else outcome.detail
+                failed[id(item.lane)] = (item.lane, RetryLater(why, after=0.0, scope="key"))
                 again.append(item)
         self._lanes.again(again)
         for note in refused:
@@ -264,9 +265,15 @@ class Relay:
                 delay = self._spec.retry.delay(lane.attempts + 1) if outcome.after is None else outcome.after
                 self._lanes.wait(lane, now + min(delay, 300.0), now, outcome.reason)
 
-    def _refuse(self, row: LogRow, why: Refused) -> Note | None:
-        """What becomes of a message that cannot be sent as it is; None: the relay stops before it."""
-        error = f"{why.reason}: {why.detail}"
+    def _gives_up(self, lane: Lane, outcome: RetryLater) -> bool:
+        """Its first message has failed for as long as it may. While the destination is away nothing is given up."""
+        since, longest = lane.failing_since, self._spec.retry_for
+        if longest is None or since is None or outcome.scope != "key":
+            return False
+        return time.monotonic() - since >= longest
+
+    def _refuse(self, row: LogRow, error: str) -> Note | None:
+        """What becomes of a message that is not sent; None: the relay stops before it."""
         policy = "skip" if row.data is None else self._spec.refused
         if policy == "stop":
             what = f"event {row.position} ({row.type}, key {row.key!r}) was refused: {error}"

@@ -22,6 +22,7 @@ class Spec:
     retry: Backoff = field(
         default_factory=lambda: Backoff(first=0.1, cap=30.0)
     )  # of a key, of the destination
+    retry_for: float | None = None  # seconds that an event may fail; None: without end
     spill_after: float = 30.0  # seconds that a failing key may hold up the position
     most_ahead: int = 10_000  # positions that others may get ahead of it
     every: float = 0.05  # seconds between two moves of the position, while messages flow

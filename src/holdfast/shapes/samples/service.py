@@ -21,7 +21,7 @@ class Sampler(Service):
         self._due = True  # until a pulse says otherwise
         self.question = Question(store.DUE, ())
 
-    def told(self, answer: bool) -> None:
+    def on_answer(self, answer: bool) -> None:
         self._due = answer
         if answer:
             self.wake()

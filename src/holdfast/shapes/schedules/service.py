@@ -44,7 +44,7 @@ class Scheduler(Service):
         self._due_at: float | None = None  # as a pulse said
         self.question = Question(store.DUE_IN, (list(self._specs),))
 
-    def told(self, answer: float | None) -> None:
+    def on_answer(self, answer: float | None) -> None:
         """The pulse says in how many seconds a schedule is due. None: there is none."""
         self._due_at = None if answer is None else time.monotonic() + answer
         if answer is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 KIND = "webhooks"
 NAME = "webhooks"
 TASK = "holdfast.webhook"
-_SPARE = 15.0  # seconds of a job beside its request
+_SPARE = 15.0  # seconds of a job beside its request, and beside that of another whose slot it waits for
 _MOST_KEPT = 30 * DAY
 
 
@@ -89,10 +89,10 @@ class Hooking(TaskRegistry):
         sent = self._rows_as("webhooks", as_version)
         deliverer = Deliverer(spec, self._database_of_app, self._cloudevent_of, self._event_of, sent)
 
-        async def deliver(job: Job, endpoint: UUID, event: UUID) -> None:
-            await deliverer.deliver(job, endpoint, event)
+        async def deliver(job: Job, endpoint: str, event: str) -> None:
+            await deliverer.deliver(job, UUID(endpoint), UUID(event))
 
-        limit = spec.egress.timeout + _SPARE
+        limit = 2 * spec.egress.timeout + _SPARE
         self.queue(QUEUE, fair=True, key_concurrency=CONCURRENCY)  # an endpoint's own is a rule of its key
         self.queue(ORDERED, ordering="key", on_dead_letter="park")
         retry = spec.backoff(ordered=False)

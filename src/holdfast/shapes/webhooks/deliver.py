@@ -25,6 +25,7 @@ from .verdict import Verdict, judge
 
 BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has as many requests as it may
 SOON = 1.0
+STALE = 0.5  # seconds after which what was read of an endpoint is read again before a request
 TABLE = "webhook_attempts"
 
 
@@ -72,7 +73,11 @@ class Deliverer:
     async def deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
         line = await self._line()
         try:
-            ready = await line.loader.begin(job.id, event)
+            async with job._rest():  # slots are for requests
+                ready = await self._ready(line.loader, job.id, endpoint, event)
+                read_at = time.monotonic()
+            if time.monotonic() - read_at > STALE:  # it waited for its slot, and its token is of before
+                ready = await self._ready(line.loader, job.id, endpoint, event)
         except DatabaseUnavailable:
             raise Snooze(1.0) from None
         if ready is None:
@@ -82,7 +87,16 @@ class Deliverer:
             await self._attempt(job, endpoint, ready, line)
         finally:
             if ready.place is not None:
-                line.loader.leave(job.id, ready.place)
+                line.loader.leave(job.id, ready.place, endpoint)
+
+    async def _ready(self, loader: Loader, delivery: UUID, endpoint: UUID, event: UUID) -> Ready | None:
+        """What the attempt needs. A place that is let go in this process is taken at once; of one that another worker lets
+        go nobody tells us."""
+        until = time.monotonic() + BUSY
+        while True:
+            ready = await loader.begin(delivery, event)
+            if ready is None or not ready.busy or not await loader.left(endpoint, until - time.monotonic()):
+                return ready
 
     def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
         """Whether there is to be an attempt; what is raised here says why not."""
@@ -132,7 +146,7 @@ class Deliverer:
             raise Retry(str(error)) from None
         body, content_type = self._body(event, ready.era)
         now = datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
-        headers = request.headers_of(ready.event_id, int(now.timestamp()), body, secrets, content_type)
+        headers = request.headers_of(str(ready.event_id), int(now.timestamp()), body, secrets, content_type)
         base = {"url": ready.url, "request": request.request_head(own, headers, len(body))}
         started = time.monotonic()
         try:
@@ -196,14 +210,9 @@ class Deliverer:
 
     def _note(self, job: Job, endpoint: UUID, row: dict[str, Any]) -> None:
         """Written with the end of the attempt, in the same transaction."""
-        whole = row | {
-            "delivery": str(job.id),
-            "endpoint": str(endpoint),
-            "queue": job.queue,
-            "key": job.partition_key,
-            "crashes": job.crashes,
-        }
-        job.record(TABLE, whole)
+        row["delivery"], row["endpoint"] = job._grant.id_text, str(endpoint)
+        row["queue"], row["key"], row["crashes"] = job.queue, job.partition_key, job.crashes
+        job.record(TABLE, row)
 
 
 def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:

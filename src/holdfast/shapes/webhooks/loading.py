@@ -1,7 +1,7 @@
 """What attempts need to know, read in batches: those that begin while one read is under way share the next one."""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from uuid import UUID
 
@@ -23,11 +23,34 @@ class Loader:
         self._task: asyncio.Task[None] | None = None
         self._events: OrderedDict[UUID, Stored] = OrderedDict()
         self._bytes = 0
-        self._over: list[tuple[UUID, UUID]] = []
+        self._over: list[tuple[UUID, UUID, UUID]] = []  # deliveries and their places, of endpoints in order
+        self._crowd: dict[UUID, deque[asyncio.Future[None]]] = {}
 
-    def leave(self, delivery: UUID, place: UUID) -> None:
+    def leave(self, delivery: UUID, place: UUID, endpoint: UUID) -> None:
         """The request of an endpoint in order has ended. The next read makes room, also if the job is not settled yet."""
-        self._over.append((delivery, place))
+        self._over.append((delivery, place, endpoint))
+        for future in self._crowd.get(endpoint, ()):
+            if not future.done():
+                future.set_result(None)
+                break
+
+    async def left(self, endpoint: UUID, seconds: float) -> bool:
+        """Wait until a request of the endpoint ends in this process; False: none did in time."""
+        if any(of == endpoint for _, _, of in self._over):
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        crowd = self._crowd.setdefault(endpoint, deque())
+        crowd.append(future)
+        try:
+            async with asyncio.timeout(seconds):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            crowd.remove(future)
+            if not crowd:
+                self._crowd.pop(endpoint, None)
+        return True
 
     async def begin(self, delivery: UUID, event_id: UUID) -> Ready | None:
         """The delivery as it is now, with its event; None: there is no such delivery."""
@@ -69,8 +92,9 @@ class Loader:
     async def _read(self, batch: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]]) -> None:
         wanted = [(delivery, knows) for delivery, (knows, _) in batch.items()]
         over = self._over[:MOST]
+        places = [(delivery, place) for delivery, place, _ in over]
         try:
-            found = await self._database().arun(lambda: store.begin(wanted, over))
+            found = await self._database().arun(lambda: store.begin(wanted, places))
             del self._over[: len(over)]
         except asyncio.CancelledError:
             for _, future in batch.values():

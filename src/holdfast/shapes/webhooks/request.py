@@ -51,15 +51,15 @@ def own_headers(ready: Ready, endpoint: UUID, ring: KeyRing) -> dict[str, str]:
 
 
 def headers_of(
-    event_id: UUID, timestamp: int, body: bytes, secrets: list[str], content_type: str
+    event_id: str, timestamp: int, body: bytes, secrets: list[str], content_type: str
 ) -> dict[str, str]:
     """By Standard Webhooks 1.0. The id is that of the event, on every attempt."""
     return {
         "content-type": content_type,
         "user-agent": AGENT,
-        "webhook-id": str(event_id),
+        "webhook-id": event_id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": signature_header(secrets, str(event_id), timestamp, body),
+        "webhook-signature": signature_header(secrets, event_id, timestamp, body),
     }
 
 

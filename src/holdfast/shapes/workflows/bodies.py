@@ -129,7 +129,7 @@ class Result:
                 "Correct the annotation or the return value"
             ) from None
         text = dump(made, "result", _FREE)
-        if (size := len(text.encode())) > MAX_RESULT:
+        if len(text) > MAX_RESULT // 4 and (size := len(text.encode())) > MAX_RESULT:
             raise TooLarge(
                 f"the result of {self._name} is {size:,} bytes of JSON, more than the limit of {MAX_RESULT:,}. "
                 "Store it elsewhere (a table, a file, object storage) and return a reference"
@@ -144,7 +144,7 @@ _known: dict[tuple[Any, int], tuple[Any, Converter]] = {}
 
 
 def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter]:
-    inner: Any = inspect.unwrap(fn)
+    inner: Any = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
     inner = inner.func if isinstance(inner, functools.partial) else inner
     code = getattr(inner, "__code__", None)
     found = _known.get((code, id(getattr(inner, "__globals__", None))))

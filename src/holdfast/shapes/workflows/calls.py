@@ -158,7 +158,7 @@ class Steps:
         checks.key(child_id, "id", InvalidOption, empty=False)
 
         async def act(_: Stored | None) -> Stored:
-            began = core.journal.now().timestamp()
+            began = core.journal.time()
             if core.may_cancel(scope) and core.journal.cancelled.is_set():
                 return await core.record(Record(place.key, "child", "cancelled", place.ordinal, began=began))
             await core.flush()
@@ -214,7 +214,7 @@ class Steps:
 
         async def act(found: Stored | None) -> Stored:
             cancellable = core.may_cancel(scope)
-            began = core.journal.now().timestamp()
+            began = core.journal.time()
             if found is None:
                 if cancellable and core.journal.cancelled.is_set():
                     return await core.record(
@@ -260,7 +260,7 @@ class Child(Generic[T_co]):
                 place.ordinal,
                 "child",
                 f"child:{self._key}",
-                began=core.journal.now().timestamp(),
+                began=core.journal.time(),
                 cancellable=core.may_cancel(scope),
             )
             return await core.waits.until_decided(wait)

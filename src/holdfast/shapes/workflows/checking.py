@@ -70,6 +70,9 @@ class Past:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def time(self) -> float:
+        return self.now().timestamp()
+
     def lost(self) -> bool:
         return False
 
@@ -82,10 +85,14 @@ class Past:
     async def history(self) -> History:
         return self._history
 
+    def record_at_end(self, rows: Any) -> None:
+        """No step is made."""
+
     async def _end(self, *_: Any, **__: Any) -> NoReturn:
         raise Evicted
 
-    record = decide = changed = suspend = transact = transact_blocking = start = call = continue_as_new = _end
+    record = decide = receive = changed = suspend = transact = transact_blocking = _end
+    start = call = continue_as_new = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:

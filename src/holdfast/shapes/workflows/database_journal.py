@@ -34,6 +34,7 @@ from .journal import (
 )
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
+from .rows import plain_row
 from .working import AtWork, Said, steps_text
 
 T = TypeVar("T")
@@ -66,6 +67,9 @@ class DatabaseJournal:
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._recorder.time(), UTC)
+
+    def time(self) -> float:
+        return self._recorder.time()
 
     def heard(self, seen: store.Seen) -> None:
         """By the recorder: what the latest look found."""
@@ -176,8 +180,19 @@ class DatabaseJournal:
             telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
         return at
 
+    def record_at_end(self, rows: Sequence[Record]) -> None:
+        self._job.record(store.TABLE, {"rows": [plain_row(row) for row in rows]})
+
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         return await self._recorder.decide(self._grant, wait, rows)
+
+    async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
+        """A statement of this run's own: it may have thousands to take."""
+        while True:
+            answer, found = await self._between("decide", lambda: store.receive(self._grant, wait, rows))
+            if found is not None:
+                return found
+            await self._is_busy(answer)
 
     async def suspend(self, waits: Sequence[Wait]) -> bool:
         return await self._recorder.suspend(self._grant, waits)

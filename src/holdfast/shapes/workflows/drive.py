@@ -91,6 +91,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
     finally:
         core.journal.cancelled.then = core.leave = None
         await core.waits.close()
+        await core.close()
     if core.outcome is not None:
         return core.outcome
     return root.result()
@@ -124,7 +125,7 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         await workflow._saga.compensate(scope)
         await core.finish()
         return _failed(error, workflow._saga.failed)
-    await core.finish()
+    await core.finish(completed=True)
     return Completed(result)
 
 

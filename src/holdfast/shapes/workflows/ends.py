@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...model.job import Owned
 from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
 from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
 from ...store.arrays import plain_array, text_array, uuid_array
-from ...store.statement import Flow, Statement, count, named
+from ...store.statement import Flow, Statement, count, named, nothing
 
 
 def _end(ended: Ended) -> tuple[str, str | None, str | None] | None:
@@ -28,7 +29,10 @@ def _error(kind: str, message: str) -> str:
 
 
 def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
-    """The recorder: a run ends in the transaction that ends its job. One that is held has parted from its history."""
+    """The recorder: a run ends in the transaction that ends its job. One that is held has parted from its history. What was
+    to be recorded with it stands before."""
+    if last := [(job.grant, row) for job, row in zip(jobs, rows, strict=True) if row != "{}"]:
+        yield from last_records([grant for grant, _ in last], [row for _, row in last])
     ends: Mapping[str, tuple[str, str | None, str | None]]
     ends = {job.grant.id_text: end for job in jobs if (end := _end(job)) is not None}
     parted = {
@@ -43,6 +47,16 @@ def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
     if parted:
         marked = (uuid_array(list(parted)), text_array(list(parted.values())))
         yield from named("workflow_mark", marked, lambda _: None)
+
+
+def last_records(grants: Sequence[Owned], rows: Sequence[str]) -> Statement[None]:
+    """Records that go with the end of their runs' jobs: an object with `rows` for each, as JSON text."""
+    params = (
+        uuid_array([grant.id_text for grant in grants]),
+        plain_array([str(grant.generation) for grant in grants]),
+        text_array(rows),
+    )
+    return named("workflow_last", params, nothing)
 
 
 class Lost(NamedTuple):

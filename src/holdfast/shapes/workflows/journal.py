@@ -48,6 +48,7 @@ class Record:
     began: float | None = None  # seconds since 1970 by the worker's estimate of the database's clock
     input_hash: bytes | None = None
     linked: UUID | None = None  # the job or run that it started
+    ended: datetime | None = None  # by the same estimate, where the code went on before it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,10 @@ class Journal(Protocol):
         """The worker's estimate of the database's clock."""
         ...
 
+    def time(self) -> float:
+        """The same as seconds since 1970."""
+        ...
+
     async def history(self) -> History:
         """Generation 1 of era 0 has no rows, and needs no round trip."""
         ...
@@ -162,11 +167,20 @@ class Journal(Protocol):
         carry, once it is durable. RecordRefused: record a failure instead."""
         ...
 
+    def record_at_end(self, rows: Sequence[Record]) -> None:
+        """Write these rows with the end of the run's job, however that ends."""
+        ...
+
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         """If what it waits for is there (a signal: taken, the oldest first), or its time is over, or a cancel was asked for,
         record that, with `rows`, and return the record. None: wait on, and nothing is written. The result of a signal is
         `{"value": its payload, "sent_at": ISO 8601, "key": its idempotency key}`, that of a child or call what it returned;
         the error of one that failed is `{"kind": ..., "message": ..., "attempts": ...}`."""
+        ...
+
+    async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
+        """Take all signals of its name that are there, and record them, with `rows`. The result is the list of their
+        payloads, the oldest first."""
         ...
 
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:

@@ -49,11 +49,18 @@ looked AS (
     ORDER BY r.id DESC LIMIT $3::int
 )
 
--- name: workflow_list
--- Runs, the newest first, of those before a place: of the next $3 rows those that fit. What is shown of a run is read for those alone.
--- $1 the place: a run's id, $2 seconds since it was started at most, $3 rows to look at, $4 how many, $5 workflow, $6 states, $7 tag
-WITH
--- with part: workflow_listed
+-- part: workflow_listed_wrong
+-- Of those alone that have an error: every run that failed, was cancelled, terminated or set aside. They have an index of their own.
+looked AS (
+    SELECT r.id, r.workflow, r.queue, r.state, r.tags, r.created_at, r.ended_at, r.paused_at, r.asleep FROM holdfast.workflow_runs r
+    WHERE r.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      AND r.id >= coalesce(rpad(lpad(to_hex((extract(epoch FROM holdfast.now() - make_interval(secs => $2::float8 + 60)) * 1000)::bigint), 12, '0'), 32, '0')::uuid,
+                           '00000000-0000-0000-0000-000000000000')
+      AND r.error IS NOT NULL
+    ORDER BY r.id DESC LIMIT $3::int
+)
+
+-- part: workflow_fitting
 , found AS MATERIALIZED (
     SELECT r.id FROM looked r
     LEFT JOIN LATERAL (SELECT w.status, w.lease_generation FROM holdfast.work w WHERE $6::text[] IS NOT NULL AND w.queue = r.queue AND w.id = r.id AND r.ended_at IS NULL OFFSET 0) w ON true
@@ -64,6 +71,25 @@ WITH
                WHEN w.status = 'pending' AND w.lease_generation = r.asleep THEN 'suspended' ELSE 'open' END = ANY ($6::text[]))
     LIMIT $4::int
 )
+
+-- name: workflow_list
+-- Runs, the newest first, of those before a place: of the next $3 rows those that fit. What is shown of a run is read for those alone.
+-- $1 the place: a run's id, $2 seconds since it was started at most, $3 rows to look at, $4 how many, $5 workflow, $6 states, $7 tag
+WITH
+-- with part: workflow_listed
+-- with part: workflow_fitting
+SELECT
+-- with part: workflow_view
+FROM found f JOIN holdfast.workflow_runs r ON r.id = f.id
+-- with part: workflow_job
+ORDER BY r.id DESC;
+
+-- name: workflow_list_wrong
+-- The same of those that have an error.
+-- $1 the place, $2 seconds since it was started at most, $3 rows to look at, $4 how many, $5 workflow, $6 states, $7 tag
+WITH
+-- with part: workflow_listed_wrong
+-- with part: workflow_fitting
 SELECT
 -- with part: workflow_view
 FROM found f JOIN holdfast.workflow_runs r ON r.id = f.id
@@ -75,6 +101,13 @@ ORDER BY r.id DESC;
 -- $1 the place, $2 seconds since they were started, $3 rows to look at
 WITH
 -- with part: workflow_listed
+SELECT r.id FROM looked r ORDER BY r.id DESC OFFSET $3::int - 1 LIMIT 1;
+
+-- name: workflow_list_wrong_end
+-- The same of those that have an error.
+-- $1 the place, $2 seconds since they were started, $3 rows to look at
+WITH
+-- with part: workflow_listed_wrong
 SELECT r.id FROM looked r ORDER BY r.id DESC OFFSET $3::int - 1 LIMIT 1;
 
 -- name: workflow_open

@@ -57,6 +57,7 @@ _OVER = ("completed", "failed", "cancelled", "terminated")
 _RUN = Field("run")
 _WHY = Field("reason", "Why", required=False, hint="It is kept with the run and in the audit.")
 _MOST = 500  # lines of a timeline
+_PATIENCE = 0.05  # seconds of a search: who looks for few among very many goes on by a link
 
 
 def _state(one: RunView) -> State:
@@ -73,7 +74,7 @@ def _list(asked: Asked) -> Procedure[View]:
         query.get("workflow") or None, None if state is None else [state], query.get("tag") or None, seconds
     )
     after = query.get("after") or None
-    page = yield from verbs.list_runs(wanted, after=None if after is None else _id(after))
+    page = yield from verbs.list_runs(wanted, after=None if after is None else _id(after), patience=_PATIENCE)
     rows = [
         Row(
             (

@@ -132,7 +132,7 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
             winner = next(n for n, task in enumerate(tasks) if task.done())
             if core.stopped is not None:
                 raise core.stopped
-            began = core.journal.now().timestamp()
+            began = core.journal.time()
             found = await core.record(
                 Record(place.key, "decision", "done", place.ordinal, str(winner), began=began)
             )

@@ -37,9 +37,9 @@ SELECT CASE $1::text WHEN 'pause' THEN holdfast.workflow_pause($2, $3) WHEN 'res
 
 -- name: workflow_record
 -- Write what runs have ready. Each entry is one run and one claim with its rows; all of its rows are written or none. Returns the moment, and how many rows were
--- written; when that is not all ($17), the run and key of each that was.
+-- written; when that is not all ($18), the run and key of each that was.
 -- $1 queue; of entries: $2 ids, $3 generations, $4 tokens, $5 what their code says of itself (NULL: nothing new); of rows: $6 the place of the entry, $7 keys,
--- $8 kinds, $9 outcomes, $10 ordinals, $11 results, $12 errors, $13 attempts, $14 began, $15 hashes of the input, $16 linked; $17 how many rows
+-- $8 kinds, $9 outcomes, $10 ordinals, $11 results, $12 errors, $13 attempts, $14 began, $15 hashes of the input, $16 linked, $17 when they ended, if not now; $18 how many rows
 --
 -- FOR SHARE keeps the sweep from taking the job back before this commits. Nobody is waited for: what somebody holds is told apart by workflow_check.
 WITH ok AS MATERIALIZED (
@@ -54,11 +54,12 @@ WITH ok AS MATERIALIZED (
                ELSE (SELECT true FROM holdfast.workflow_runs r WHERE r.id = d.id FOR NO KEY UPDATE SKIP LOCKED) END
 ), put AS (
     INSERT INTO holdfast.workflow_steps AS s (run_id, generation, ordinal, attempts, began_at, ended_at, key, kind, outcome, input_hash, result, error, linked)
-    SELECT o.id, o.generation, r.ordinal, r.attempts, coalesce(to_timestamp(r.began), (SELECT holdfast.now())), (SELECT holdfast.now()), r.key, r.kind, r.outcome,
-           decode(r.input_hash, 'hex'), r.result::jsonb, r.error::jsonb, r.linked
+    SELECT o.id, o.generation, r.ordinal, r.attempts, coalesce(to_timestamp(r.began), (SELECT holdfast.now())), coalesce(r.ended, (SELECT holdfast.now())), r.key, r.kind,
+           r.outcome, decode(r.input_hash, 'hex'), r.result::jsonb, r.error::jsonb, r.linked
     FROM ROWS FROM (unnest($6::text::int[]), unnest($7::text::text[]), unnest($8::text::text[]), unnest($9::text::text[]), unnest($10::text::int[]),
                     unnest($11::text::text[]), unnest($12::text::text[]), unnest($13::text::int[]), unnest($14::text::float8[]), unnest($15::text::text[]),
-                    unnest($16::text::uuid[])) WITH ORDINALITY AS r(entry, key, kind, outcome, ordinal, result, error, attempts, began, input_hash, linked, place)
+                    unnest($16::text::uuid[]), unnest($17::text::timestamptz[])) WITH ORDINALITY
+         AS r(entry, key, kind, outcome, ordinal, result, error, attempts, began, input_hash, linked, ended, place)
     JOIN ok o ON o.n = r.entry
     ORDER BY r.place
     ON CONFLICT (run_id, key) DO UPDATE
@@ -69,7 +70,7 @@ WITH ok AS MATERIALIZED (
 ), said AS (
     UPDATE holdfast.workflow_runs r SET shown = o.shown::jsonb FROM ok o WHERE r.id = o.id AND o.shown IS NOT NULL
 )
-SELECT holdfast.now(), count(*), CASE WHEN count(*) < $17::int THEN (SELECT json_agg(json_build_array(p.run_id, p.key))::text FROM put p) END,
+SELECT holdfast.now(), count(*), CASE WHEN count(*) < $18::int THEN (SELECT json_agg(json_build_array(p.run_id, p.key))::text FROM put p) END,
        (SELECT json_agg(o.n)::text FROM ok o WHERE o.shown IS NOT NULL)
 FROM put;
 
@@ -98,6 +99,10 @@ FROM ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[
      AS d(id, generation, token, key, ordinal, kind, name, until, began, cancellable, made, n)
 CROSS JOIN LATERAL holdfast.workflow_decide($1, d.id, d.generation, d.token, d.key, d.ordinal, d.kind, d.name, d.until, d.began, d.cancellable, d.made::jsonb) x
 ORDER BY d.n;
+
+-- name: workflow_receive
+-- $1 queue, $2 id, $3 generation, $4 token, $5 key, $6 ordinal, $7 name, $8 began, $9 rows beside, as JSON
+SELECT r.answer, r.result, r.at FROM holdfast.workflow_receive($1, $2::uuid, $3::bigint, $4::uuid, $5, $6::int, $7, $8::float8, $9::text::jsonb) r;
 
 -- name: workflow_suspend
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 the names of each as JSON, $6 untils, $7 cancellable
@@ -170,6 +175,21 @@ SELECT ARRAY[holdfast.workflow_put($1::uuid, $2::bigint, $3::text::jsonb)::text,
 -- $1 id, $2 key
 SELECT s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.key = $2;
+
+-- name: workflow_last
+-- Records that go with the end of their run's job, in its transaction: that they are their owner's is seen there.
+-- $1 ids, $2 generations, $3 rows of each as JSON
+INSERT INTO holdfast.workflow_steps AS s (run_id, generation, ordinal, attempts, began_at, ended_at, key, kind, outcome, input_hash, result, error, linked)
+SELECT u.id, u.generation, r.ordinal, r.attempts, coalesce(to_timestamp(r.began), (SELECT holdfast.now())), coalesce(r.ended, (SELECT holdfast.now())), r.key, r.kind, r.outcome,
+       decode(r.input_hash, 'hex'), r.result::jsonb, r.error::jsonb, r.linked
+FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text::bigint[]), unnest($3::text::text[])) WITH ORDINALITY AS u(id, generation, made, n)
+CROSS JOIN LATERAL jsonb_to_recordset((u.made::jsonb)->'rows')
+    AS r(ordinal int, attempts int, began float8, ended timestamptz, key text, kind text, outcome text, input_hash text, result text, error text, linked uuid)
+ORDER BY u.n
+ON CONFLICT (run_id, key) DO UPDATE
+SET generation = EXCLUDED.generation, attempts = EXCLUDED.attempts, ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, result = EXCLUDED.result,
+    error = EXCLUDED.error, n = EXCLUDED.n, linked = coalesce(EXCLUDED.linked, s.linked)
+WHERE s.outcome IN ('retrying', 'calling');
 
 -- name: workflow_end
 -- $1 ids, $2 states, $3 results, $4 errors

@@ -7,6 +7,7 @@ not been asked for yet: then the code is not the code that wrote the history.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from ...errors import InvalidOption
 from ...tasks.payload import shown
@@ -39,8 +40,9 @@ class Replay:
         self._rows: dict[str, Stored] = {}
         self._scopes: dict[str, _Scope] = {}
         self._patches: dict[str, bool] = {}
+        self._latest: datetime | None = None
         for row in rows:
-            self._rows[row.record.key] = row
+            self.keep(row)
             if row.record.ordinal is not None:
                 self._scope(scope_of(row.record.key)).unasked[row.record.key] = row.record.ordinal
 
@@ -139,11 +141,19 @@ class Replay:
         return self._rows.get(key)
 
     def keep(self, row: Stored) -> None:
-        """A record that was written just now."""
+        """A record, also one that was written just now."""
         self._rows[row.record.key] = row
+        self._latest = self.not_before(row.at)
+
+    def not_before(self, at: datetime) -> datetime:
+        """`at`, or the time of the newest record where that is later: a worker guesses what the database's clock says."""
+        return at if self._latest is None or self._latest <= at else self._latest
 
     def _scope(self, scope: str) -> _Scope:
-        return self._scopes.setdefault(scope, _Scope())
+        found = self._scopes.get(scope)
+        if found is None:
+            found = self._scopes[scope] = _Scope()
+        return found
 
     def _count(self, state: _Scope, name: str) -> str:
         state.names[name] = number = state.names.get(name, 0) + 1

@@ -20,7 +20,8 @@ STATES = (
     "cancelled",
     "terminated",
 )
-LOOKED_AT = 20_000  # rows of one page of a search
+WRONG = {"diverged", "failed", "cancelled", "terminated"}  # a run in one of these has an error
+LOOKED_AT = 20_000  # rows of one step of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,18 @@ class RunFilter:
     tag: str | None = None
     since: float | None = None  # seconds since they were started, at most
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it asks for nothing but runs with an error, which an index knows."""
+        return bool(self.states) and WRONG.issuperset(self.states or ())
+
 
 def listed(wanted: RunFilter, before: UUID | None, limit: int) -> Statement[list[RunView]]:
     """The newest first."""
     states = list(wanted.states) if wanted.states else None
     params = (before, wanted.since, LOOKED_AT, limit, wanted.workflow, states, wanted.tag)
+    if wanted.is_wrong:
+        return named("workflow_list_wrong", params, _views)
     return named("workflow_list", params, _views)
 
 
@@ -106,7 +114,10 @@ def listed_to(wanted: RunFilter, before: UUID | None) -> Statement[UUID | None]:
     def decode(rows: Sequence[Row]) -> UUID | None:
         return rows[0][0] if rows else None
 
-    return named("workflow_list_end", (before, wanted.since, LOOKED_AT), decode)
+    params = (before, wanted.since, LOOKED_AT)
+    if wanted.is_wrong:
+        return named("workflow_list_wrong_end", params, decode)
+    return named("workflow_list_end", params, decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class Saga:
                     )
                 return result.encode(await call(push.fn, push.args, push.kwargs, attempts.info(number)))
 
+            if core.behind:
+                await core.flush()
             attempts = Attempts(core, scope, place, "compensation", replace(FOR_EVER), attempt)
             found = await attempts.run(found)
         try:

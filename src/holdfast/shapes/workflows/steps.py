@@ -17,6 +17,7 @@ from .bodies import Options, StepInfo, TooLarge, detail_text, error_text, in_con
 from .core import UNDECIDED, Core, Scope, cancelled, current
 from .faults import Diverged, Evicted, NonRetryable, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
+from .records import MOST_LATER
 from .replay import Place
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,6 +72,8 @@ class Step(Generic[T_co]):
             if self._going is None:
                 self._going = asyncio.get_running_loop().create_future()
                 try:
+                    if self._core.behind or self._core.flushing:
+                        await self._core.flush()
                     await self._core.while_paused(self.key)
                     self._row = await self._act(self._found)
                 finally:
@@ -100,7 +103,7 @@ class Attempts:
         core = self.core
         number = 0
         self.cancellable = core.may_cancel(self.scope)
-        self.began = core.journal.now().timestamp()
+        self.began = core.journal.time()
         if found is not None:
             number, self.began = found.record.attempts, found.record.began or self.began
             if not await self._due(_until(found)):
@@ -111,9 +114,9 @@ class Attempts:
             number += 1
             made, error = await self._once(number)
             if error is None:
-                return (
-                    made if isinstance(made, Stored) else await core.record(self._row("done", number, made))
-                )
+                if isinstance(made, Stored):
+                    return made
+                return await self._done(number, made or "null")
             if isinstance(error, asyncio.CancelledError):
                 continue  # the next look says that it was cancelled
             delay = self._delay(error, number)
@@ -121,6 +124,14 @@ class Attempts:
                 return await core.record(self._failed(error, number))
             if not await self._pause(error, number, delay):
                 return await core.record(cancelled(self.place, self.kind, self.began))
+
+    async def _done(self, number: int, result: str) -> Stored:
+        """Where the code goes on alone it does so at once, and the record is written before the next call."""
+        core = self.core
+        if self.kind == "step" and len(result) <= MOST_LATER and core.goes_on_alone():
+            at = core.replay.not_before(core.journal.now())
+            return core.record_later(self._row("done", number, result, ended=at), at)
+        return await core.record(self._row("done", number, result))
 
     async def _once(self, number: int) -> tuple[Stored | str | None, BaseException | None]:
         """One attempt in a task of its own. A cancel of the run ends it; the workflow's own end does too."""
@@ -156,7 +167,7 @@ class Attempts:
     async def _limited(self, number: int) -> Stored | str:
         left = [self.options.timeout] if self.options.timeout is not None else []
         if self.options.deadline is not None:
-            left.append(max(0.0, self.began + self.options.deadline - self.core.journal.now().timestamp()))
+            left.append(max(0.0, self.began + self.options.deadline - self.core.journal.time()))
         limit = asyncio.timeout(min(left)) if left else None
         try:
             if limit is None:
@@ -182,7 +193,7 @@ class Attempts:
         if isinstance(error, Retry) and error.after is not None:
             delay = seconds(error.after, "Retry(after=)")
         if self.options.deadline is not None:
-            over = self.core.journal.now().timestamp() + delay >= self.began + self.options.deadline
+            over = self.core.journal.time() + delay >= self.began + self.options.deadline
             return None if over else delay
         return delay
 
@@ -214,7 +225,14 @@ class Attempts:
     def _failed(self, error: BaseException, number: int) -> Record:
         return self._row("failed", number, None, error_text(error, number))
 
-    def _row(self, outcome: Any, number: int, result: str | None, error: str | None = None) -> Record:
+    def _row(
+        self,
+        outcome: Any,
+        number: int,
+        result: str | None,
+        error: str | None = None,
+        ended: datetime | None = None,
+    ) -> Record:
         place = self.place
         return Record(
             place.key,
@@ -226,6 +244,8 @@ class Attempts:
             number,
             self.began,
             self.input_hash,
+            None,
+            ended,
         )
 
     def done(self, number: int, result: str) -> Record:

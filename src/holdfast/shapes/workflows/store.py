@@ -13,6 +13,7 @@ from ...store.arrays import int_array, plain_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named
 from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
 from .outgoing import NewEvent, event_json
+from .rows import row_json, rows_json
 
 TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 
@@ -134,6 +135,7 @@ def record(queue: str, entries: Sequence[Entry]) -> Statement[Written]:
         _values([row.began for _, row in rows]),
         plain_array(["NULL" if row.input_hash is None else row.input_hash.hex() for _, row in rows]),
         _values([row.linked for _, row in rows]),
+        _texts([None if row.ended is None else row.ended.isoformat() for _, row in rows]),
         len(rows),
     )
 
@@ -175,27 +177,6 @@ def check(queue: str, rows: Sequence[tuple[Owned, Record]]) -> Statement[list[Ch
         params,
         lambda found: [Checked(*row) for row in found],
     )
-
-
-def row_json(row: Record) -> str:
-    """A row as JSON text; results and errors are that already."""
-    plain = {
-        "key": row.key,
-        "kind": row.kind,
-        "outcome": row.outcome,
-        "ordinal": row.ordinal,
-        "attempts": row.attempts,
-        "began": row.began,
-        "input_hash": None if row.input_hash is None else row.input_hash.hex(),
-        "linked": None if row.linked is None else str(row.linked),
-    }
-    tail = f', "result": {row.result}' if row.result is not None else ""
-    tail += f', "error": {row.error}' if row.error is not None else ""
-    return json.dumps(plain)[:-1] + tail + "}"
-
-
-def rows_json(rows: Iterable[Record]) -> str:
-    return "[" + ",".join(map(row_json, rows)) + "]"
 
 
 class Decision(NamedTuple):
@@ -241,6 +222,30 @@ def _decision(wait: Wait, row: Row) -> Decision:
         linked=linked,
     )
     return Decision(answer, Stored(made, generation, at))
+
+
+def receive(grant: Owned, wait: Wait, rows: Sequence[Record]) -> Statement[tuple[str, Stored | None]]:
+    """All that is there of a name, and its record: decided, busy or lost."""
+    params = (
+        grant.queue,
+        UUID(grant.id_text),
+        grant.generation,
+        UUID(grant.token_text),
+        wait.key,
+        wait.ordinal,
+        wait.name,
+        wait.began,
+        rows_json(rows) if rows else None,
+    )
+
+    def decode(found: Sequence[Row]) -> tuple[str, Stored | None]:
+        ((answer, result, at),) = found
+        if answer != "decided":
+            return answer, None
+        made = Record(wait.key, "signal", "done", wait.ordinal, result, began=wait.began)
+        return answer, Stored(made, grant.generation, at)
+
+    return named("workflow_receive", params, decode)
 
 
 def suspend(queue: str, asked: Sequence[tuple[Owned, Sequence[Wait]]]) -> Statement[list[str]]:

@@ -220,6 +220,7 @@ async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: d
     """The function in a thread, its calls here."""
     loop = asyncio.get_running_loop()
     line = _Line(loop)
+    workflow._core.defers = False  # its thread takes a while to come to the next call
     sync = SyncWorkflow(workflow, line)
 
     def body() -> Any:

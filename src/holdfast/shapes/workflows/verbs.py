@@ -1,5 +1,7 @@
 """What operators do with runs, once for the command line, Python and other surfaces."""
 
+import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +26,7 @@ from .runs import RunFilter, RunView
 from .timeline import Entry, Sent, messages, recorded, timeline
 
 MOST = 1000
+PATIENCE = 2.0  # seconds of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +66,36 @@ def show(given: str, workflow: str | None = None) -> Procedure[Shown]:
 
 
 def list_runs(
-    wanted: RunFilter | None = None, *, after: UUID | None = None, limit: int = 50
+    wanted: RunFilter | None = None,
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
+    patience: float = PATIENCE,
 ) -> Procedure[Page]:
-    """The newest first. With many runs a search for few of them stops now and then, and says where to go on."""
+    """The newest first. A search for few among many stops after `patience` seconds, and says where to go on."""
     wanted = wanted or RunFilter()
     if not 1 <= limit <= MOST:
         raise Refused("limit", f"the limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
     for state in wanted.states or ():
         if state not in runs.STATES:
             raise ConfigurationError(f"there is no state {state!r} of runs (known: {', '.join(runs.STATES)})")
+    found: list[RunView] = []
+    deadline = time.monotonic() + patience
+    while True:
+        part = yield from run(functools.partial(_list_step, wanted, after, limit - len(found)))
+        found += part.runs
+        if not part.cut or time.monotonic() > deadline:
+            return Page(found, part.next, part.cut)
+        after = part.next
 
-    def flow() -> Flow[Page]:
-        yield from prefer_indexes()
-        found = yield from runs.listed(wanted, after, limit)
-        if len(found) == limit:
-            return Page(found, found[-1].run_id, False)
-        end = yield from runs.listed_to(wanted, after)
-        return Page(found, end, end is not None)
 
-    return (yield from run(flow))
+def _list_step(wanted: RunFilter, after: UUID | None, limit: int) -> Flow[Page]:
+    yield from prefer_indexes()
+    found = yield from runs.listed(wanted, after, limit)
+    if len(found) == limit:
+        return Page(found, found[-1].run_id, False)
+    end = yield from runs.listed_to(wanted, after)
+    return Page(found, end, end is not None)
 
 
 # Acts ---------------------------------------------------------------------------------------------------------------

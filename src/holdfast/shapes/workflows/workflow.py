@@ -23,7 +23,7 @@ from .faults import ContinueAsNew, Diverged, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import Received, Signal, taken
 from .outgoing import Events, event_id
-from .replay import Place, marker
+from .replay import marker
 from .saga import Saga
 from .steps import Step
 
@@ -163,27 +163,16 @@ class Workflow(Steps):
         return found if timeout is not None else found.value
 
     def received(self, signal: Signal[T]) -> Step[list[T]]:
-        """All signals of its name that are there now, without waiting: `await wf.received(NOTE)`."""
+        """All signals of its name that are there now, the oldest first, without waiting: `await wf.received(NOTE)`. Of many
+        large ones as many as begin within 16 MiB; the next call gives the others."""
         core = self._core
         scope = core.scope("received")
         place = core.replay.take(scope.name, f"{signal.name}.received")
         found = core.find(place, "signal")
 
         async def act(_: Stored | None) -> Stored:
-            values: list[Any] = []
-            until, began = core.journal.now(), core.journal.now().timestamp()
-            number = 0
-            while True:
-                number += 1
-                one = Place(f"{place.key}/{number}", place.key, None)
-                row = core.find(one, "signal") or await core.decide(
-                    Wait(one.key, None, "signal", signal.name, until, began, cancellable=False)
-                )
-                if row is None or row.record.outcome != "done":
-                    break
-                values.append(json.loads(row.record.result or "{}").get("value"))
-            made = Record(place.key, "signal", "done", place.ordinal, json.dumps(values), began=began)
-            return await core.record(made)
+            began = core.journal.time()
+            return await core.receive(Wait(place.key, place.ordinal, "signal", signal.name, began=began))
 
         def decode(row: Stored) -> list[T]:
             return [signal._load(value) for value in json.loads(row.record.result or "[]")]
@@ -221,11 +210,15 @@ class Workflow(Steps):
         """Whether this run takes the new way: `if wf.patched("grace"): ... else: ...`. False for runs that were past this
         place before the new code came; the answer of the first call is that of the whole run."""
         core = self._core
-        core.scope("patched")
+        scope = core.scope("patched")
         checks.task_name(name, "the patch's name", InvalidOption)
         new_way, mark = core.replay.patched(name)
         if mark:
             core.later(Record(marker(name), "patch", "done", None))
+            if (
+                scope.name
+            ):  # what other branches record would make a replay take the old way: the marker goes first
+                core.behind = True
         return new_way
 
     def set_state(self, state: object) -> None:
@@ -298,7 +291,7 @@ class Workflow(Steps):
         place = core.replay.take(scope.name, name)
         row = core.find(place, kind)
         if row is None:
-            began = core.journal.now().timestamp()
+            began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
             cancellable = core.may_cancel(scope)
             row = await core.waits.until_decided(

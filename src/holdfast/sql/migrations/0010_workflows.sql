@@ -721,9 +721,9 @@ CREATE FUNCTION holdfast.workflow_put(run uuid, under bigint, made jsonb) RETURN
     AS $$
         WITH put AS (
             INSERT INTO holdfast.workflow_steps AS s (run_id, generation, ordinal, attempts, began_at, ended_at, key, kind, outcome, input_hash, result, error, linked)
-            SELECT run, under, r.ordinal, coalesce(r.attempts, 1), coalesce(to_timestamp(r.began), holdfast.now()), holdfast.now(), r.key, r.kind, r.outcome,
+            SELECT run, under, r.ordinal, coalesce(r.attempts, 1), coalesce(to_timestamp(r.began), holdfast.now()), coalesce(r.ended, holdfast.now()), r.key, r.kind, r.outcome,
                    decode(r.input_hash, 'hex'), r.result, nullif(r.error, 'null'), r.linked
-            FROM jsonb_to_recordset(made) AS r(ordinal int, attempts int, began float8, key text, kind text, outcome text, input_hash text, result jsonb, error jsonb, linked uuid)
+            FROM jsonb_to_recordset(made) AS r(ordinal int, attempts int, began float8, ended timestamptz, key text, kind text, outcome text, input_hash text, result jsonb, error jsonb, linked uuid)
             ON CONFLICT (run_id, key) DO UPDATE
             SET generation = EXCLUDED.generation, attempts = EXCLUDED.attempts, ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, result = EXCLUDED.result,
                 error = EXCLUDED.error, n = EXCLUDED.n, linked = coalesce(EXCLUDED.linked, s.linked)
@@ -812,6 +812,46 @@ BEGIN
     answer := 'decided';
     SELECT s.result::text, s.error::text, s.attempts, s.linked, s.generation, s.ended_at INTO result, error, attempts, linked, generation, at
     FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.key = of_key;
+END $$;
+
+-- All unread messages of a name, taken and recorded together, with `made`: their payloads, the oldest first. Of many large ones those that begin within 16 MiB; the
+-- others stay. `answer`: decided, busy or lost. What this generation has recorded already (its answer was lost) is returned as it is.
+CREATE FUNCTION holdfast.workflow_receive(
+    of_queue text, run uuid, under bigint, token uuid, of_key text, of_ordinal int, signal text, began float8, made jsonb,
+    OUT answer text, OUT result text, OUT at timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+DECLARE
+    hit  record;
+    said jsonb;
+BEGIN
+    answer := holdfast.workflow_own(of_queue, run, under, token);
+    IF answer <> 'ours' THEN
+        answer := CASE answer WHEN 'busy' THEN 'busy' ELSE 'lost' END;
+        RETURN;
+    END IF;
+    SELECT s.generation INTO hit FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.key = of_key;
+    IF FOUND AND hit.generation <> under THEN
+        answer := 'lost';
+        RETURN;
+    ELSIF NOT FOUND THEN
+        WITH there AS MATERIALIZED (
+            SELECT o.seq, sum(coalesce(octet_length(o.payload::text), 0)) OVER (ORDER BY o.seq) - coalesce(octet_length(o.payload::text), 0) AS before
+            FROM holdfast.workflow_signals o WHERE o.run_id = run AND o.name = signal AND o.taken_by IS NULL
+        ), taken AS (
+            UPDATE holdfast.workflow_signals s SET taken_by = of_key FROM there t WHERE s.run_id = run AND s.seq = t.seq AND t.before < 16777216
+            RETURNING s.seq, s.payload
+        )
+        SELECT coalesce(jsonb_agg(t.payload ORDER BY t.seq), '[]') INTO said FROM taken t;
+        PERFORM holdfast.workflow_put(run, under, coalesce(made, '[]') || jsonb_build_array(jsonb_build_object(
+            'key', of_key, 'kind', 'signal', 'outcome', 'done', 'ordinal', of_ordinal, 'began', began, 'result', said)));
+    END IF;
+    answer := 'decided';
+    SELECT s.result::text, s.ended_at INTO result, at FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.key = of_key;
 END $$;
 
 -- Put runs away that wait: each is a pending job again, due at its time, or never. `answer`: suspended, go_on (something is there, nothing was changed),
@@ -1246,7 +1286,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_tell, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_take_out, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
-    holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
+    holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
     holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish FROM PUBLIC;
 
@@ -1259,7 +1299,7 @@ BEGIN
     FOR granted IN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
-            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_publish, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
+            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_publish, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
             ('INSERT', 'claims', 'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types'),
             ('INSERT', 'claims', 'INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types'),
             ('INSERT', 'claims', 'UPDATE ON holdfast.workflow_runs'),

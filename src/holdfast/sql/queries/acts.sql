@@ -78,11 +78,11 @@ WITH gone AS (
     DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
-                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token,
+                           priority, queue, status, task, partition_key, partition_bucket, payload, last_error, tags, metadata, claim_token,
                            parent_id, group_id, follow_ups)
 SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' THEN nextval('holdfast.work_seq') ELSE g.seq END,
        g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
-       g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload,
+       g.priority, g.queue, 'pending', g.task, g.partition_key, coalesce(holdfast.bucket(g.partition_key), 0), g.payload,
        (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
         WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,
        '00000000-0000-0000-0000-000000000000', g.parent_id,

@@ -79,8 +79,8 @@ SELECT c.relname::text, '', jsonb_build_object('type', format_type(s.seqtypid, N
 FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid WHERE c.relnamespace = 'holdfast'::regnamespace ORDER BY 1;
 
 -- name: catalog_triggers
--- Triggers: this release makes none.
-SELECT c.relname::text, t.tgname::text, jsonb_build_object('definition', pg_get_triggerdef(t.oid))::text
+-- Triggers; their tables may be those of queues, so their names are left out of the text.
+SELECT c.relname::text, t.tgname::text, jsonb_build_object('definition', regexp_replace(pg_get_triggerdef(t.oid), ' ON \S+ ', ' ON * '))::text
 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT t.tgisinternal AND t.tgparentid = 0 ORDER BY 1, 2;
 

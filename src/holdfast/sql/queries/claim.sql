@@ -7,7 +7,12 @@
     SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = (SELECT holdfast.now()), lease_generation = lease_generation + 1
 
 -- part: taken
--- Write the claim that holds the lease of what was taken, and answer what its owner needs.
+-- Write the claim that holds the lease of what was taken, and return what its owner needs.
+-- with part: written
+FROM taken
+ORDER BY priority DESC, available_at, seq;
+
+-- part: written
 -- $1 queue, $2 worker, $3 token, $4 lease seconds
 --
 -- date_part(), not extract(), which computes with numeric: 0.4 us for every row.
@@ -25,8 +30,6 @@ SELECT id::text, lease_generation, seq, task, version, payload::text, partition_
        CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL OR follow_ups IS NOT NULL
             THEN json_build_object('crashes', crashes, 'metadata', metadata::text, 'parent_id', parent_id, 'group_id', group_id)::text END,
        (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || (extract(epoch FROM holdfast.now()) * 1000000)::bigint || ' ' || (SELECT count(*) FROM c))
-FROM taken
-ORDER BY priority DESC, available_at, seq;
 
 -- part: bytes
 -- The length of a payload as text, where that may be much; NULL of one that lies in its row as it is, which has less than 2,000. Those are counted

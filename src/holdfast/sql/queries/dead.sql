@@ -95,11 +95,11 @@ WITH gone AS (
     RETURNING p.job_id
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
-                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token,
+                           priority, queue, status, task, partition_key, partition_bucket, payload, last_error, tags, metadata, claim_token,
                            parent_id, group_id, follow_ups)
 SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' AND g.id NOT IN (SELECT job_id FROM released)
                   THEN nextval('holdfast.work_seq') ELSE g.seq END, g.lease_generation, holdfast.now() + make_interval(secs => least(g.delay, 315360000)), g.created_at, holdfast.now(), 0,
-       g.max_attempts, g.version, 0, 0, g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload, g.last_error, g.tags, g.metadata,
+       g.max_attempts, g.version, 0, 0, g.priority, g.queue, 'pending', g.task, g.partition_key, coalesce(holdfast.bucket(g.partition_key), 0), g.payload, g.last_error, g.tags, g.metadata,
        '00000000-0000-0000-0000-000000000000', g.parent_id,
        -- a group that takes any end has counted it already, and counts it no more
        (SELECT b.id FROM holdfast.groups b WHERE b.id = g.group_id AND b.wanted = 'completed'), g.follow_ups

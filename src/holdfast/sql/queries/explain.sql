@@ -79,6 +79,15 @@ CROSS JOIN LATERAL (SELECT j.* FROM holdfast.work j WHERE j.queue = $1 AND j.par
 LEFT JOIN holdfast.parked_keys p ON p.queue = $1 AND p.partition_key = w.partition_key
 WHERE q.name = $1 AND q.ordering = 'key';
 
+-- name: explain_affinity
+-- The key of a live job in a queue with affinity: (key, its bucket, the seats that are taken in the ring, by whom each). No row where there is none.
+-- $1 queue, $2 id
+SELECT w.partition_key, holdfast.bucket(w.partition_key), ARRAY(SELECT s.seat FROM holdfast.seats s WHERE s.queue = $1 ORDER BY s.seat),
+       ARRAY(SELECT s.worker FROM holdfast.seats s WHERE s.queue = $1 ORDER BY s.seat)
+FROM holdfast.queues q
+CROSS JOIN LATERAL (SELECT j.partition_key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
+WHERE q.name = $1 AND q.affinity = 'key' AND w.partition_key IS NOT NULL;
+
 -- name: explain_limits
 -- The limits of the queue and the key of a live job, no row where there are none: (most that run, how many do, rate, seconds until it allows
 -- one, key, then the same of the key, whether it has a number of its own).

@@ -18,8 +18,8 @@ FROM (SELECT w.*
       WHERE q.ordering = 'key' AND ($1::text IS NULL OR q.name = $1)
         AND w.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
         AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = w.queue AND p.partition_key = w.partition_key)
-        AND w.id = (SELECT f.id FROM holdfast.work f
-                    WHERE f.queue = w.queue AND f.partition_bucket = w.partition_bucket AND f.partition_key = w.partition_key ORDER BY f.seq LIMIT 1)
+        AND NOT EXISTS (SELECT FROM holdfast.work f
+                        WHERE f.queue = w.queue AND f.partition_bucket = w.partition_bucket AND f.partition_key = w.partition_key AND f.seq < w.seq OFFSET 0)
       ORDER BY w.status, w.claimed_at, w.seq LIMIT $3) s;
 
 -- name: aside_more

@@ -42,8 +42,11 @@ WITH q AS MATERIALIZED (
 -- name: lock_limit
 -- Hold the limits of a queue until the commit. No row: another worker claims at this moment, or did a moment ago.
 -- The newest row is looked for by itself: a scan that skips it when it is locked would go on through all that were before it.
+-- Whoever is stopped while it holds them (a frozen process, a lost machine) loses them after two seconds: nobody else claims meanwhile.
 -- $1 queue
-SELECT queue FROM holdfast.limits
+SELECT queue, set_config('idle_in_transaction_session_timeout', CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
+                             BETWEEN interval '1 millisecond' AND interval '2 seconds' THEN current_setting('idle_in_transaction_session_timeout') ELSE '2s' END, true)
+FROM holdfast.limits
 WHERE queue = $1 AND number = (SELECT l.number FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1)
 FOR UPDATE SKIP LOCKED;
 

@@ -1,6 +1,6 @@
 -- name: queue_load
 -- What one queue holds, each count cut off at the cap, since when its oldest due job waits, and whether it is paused.
--- $1 queue, $2 cap
+-- $1 queue, $2 cap, $3 cap of those that are not due: scheduled, suspended, held
 --
 -- Every part walks an index in its order and stops at the cap. The priorities are probed one by one, because the claim index
 -- begins with them; running jobs are found by their claims, because no index of the hot table knows the status.
@@ -24,16 +24,16 @@ WITH RECURSIVE p(priority) AS (
         SELECT j.id FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at > holdfast.now()
           AND j.available_at < '9999-01-01Z' AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
-        ORDER BY j.available_at, j.seq LIMIT $2
+        ORDER BY j.available_at, j.seq LIMIT $3
     ) w
-    LIMIT $2
+    LIMIT $3
 ), suspended AS MATERIALIZED (   -- due when something happens
     SELECT FROM p CROSS JOIN LATERAL (
         SELECT j.id FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at >= '9999-01-01Z' AND j.status = 'pending'
-        ORDER BY j.available_at, j.seq LIMIT $2
+        ORDER BY j.available_at, j.seq LIMIT $3
     ) w
-    LIMIT $2
+    LIMIT $3
 ), oldest AS MATERIALIZED (
     SELECT w.available_at
     FROM p CROSS JOIN LATERAL (
@@ -50,7 +50,7 @@ WITH RECURSIVE p(priority) AS (
     LIMIT $2
 ), held AS MATERIALIZED (
     SELECT w.status FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NOT NULL
-    ORDER BY w.task, w.version, w.available_at LIMIT $2
+    ORDER BY w.task, w.version, w.available_at LIMIT $3
 ), quarantined AS MATERIALIZED (
     SELECT FROM holdfast.quarantine q
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.id = q.id OFFSET 0) w

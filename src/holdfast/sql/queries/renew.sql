@@ -31,9 +31,14 @@ WHERE w.id IS NULL OR w.cancel_requested_at IS NOT NULL;
 
 -- name: tidy_claims
 -- Drop claim rows of a worker that no processing job refers to. Jobs only ever lose a token, so this stays true.
--- $1 worker, $2 tokens still in use
+-- Those of which as many jobs as they have were counted when they ended are not looked at job by job: that took half a microsecond for each.
+-- But for a server that was a standby then, or that may lose its last commits when it crashes: it may lack what was settled last, and its jobs would
+-- be stranded.
+-- $1 worker, $2 tokens still in use, $3 tokens of which ends were counted, $4 how many of each, $5 the server's timeline at that time
 DELETE FROM holdfast.claims c
 WHERE c.worker = $1 AND c.token <> ALL ($2::uuid[]) AND c.revoked_at IS NULL
-  AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
+  AND ((c.token, cardinality(c.job_ids)) IN (SELECT e.token, e.jobs FROM unnest($3::uuid[], $4::int[]) AS e(token, jobs)) AND current_setting('synchronous_commit') <> 'off'
+       AND $5::int = (SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int)
+       OR NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
                   CROSS JOIN LATERAL (SELECT FROM holdfast.work w
-                                      WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w);
+                                      WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w));

@@ -1,6 +1,6 @@
 -- name: ring_queues
--- Every queue, and whether it is ordered by key.
-SELECT name, ordering = 'key' FROM holdfast.queues ORDER BY name;
+-- Every queue, and whether its keys belong to one worker each.
+SELECT name, ordering = 'key' OR affinity = 'key' FROM holdfast.queues ORDER BY name;
 
 -- name: affinity
 -- How much of each key's work one worker did: (key, jobs, those of the worker that did most of them, how many workers, that worker,

@@ -37,6 +37,14 @@ SELECT ARRAY[count(*)::text, CASE WHEN count(*) < $9::int THEN (SELECT json_agg(
              (json_agg(json_build_array(id, group_id, follow_ups::text)) FILTER (WHERE group_id IS NOT NULL OR follow_ups IS NOT NULL))::text]
 FROM gone;
 
+-- part: plainly_done
+-- Jobs that completed, with no result, and on which nothing hangs, leave. $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens
+    DELETE FROM holdfast.work w
+    USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)
+    WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+      AND w.group_id IS NULL AND w.follow_ups IS NULL
+      AND (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL
+
 -- name: settle_done
 -- The quick way of settle_finish for most jobs there are: completed, with no result, and nothing hangs on them. Answers how many left, for the
 -- archive or for good; when that is not all ($6), the id and generation of each that did, as JSON: a batch may hold two generations of one job. The rest is
@@ -48,11 +56,7 @@ FROM gone;
 -- So it may meet a row that somebody holds; then it gives up after a moment, before it has done anything.
 -- Of a job in batches of 400: 8.8 buffers, 390 bytes of WAL, 6 to 9 us of the server (18.6, pg_stat_statements).
 WITH gone AS (
-    DELETE FROM holdfast.work w
-    USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)
-    WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
-      AND w.group_id IS NULL AND w.follow_ups IS NULL
-      AND (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL
+-- with part: plainly_done
     RETURNING w.id, w.claim_token, w.seq, w.lease_generation, w.available_at, w.created_at, w.claimed_at, w.attempts, w.max_attempts, w.version,
               w.crashes, w.priority, w.queue, w.task, w.partition_key, w.payload, w.last_error, w.tags, w.metadata, w.parent_id
 ), kept AS (
@@ -66,6 +70,15 @@ WITH gone AS (
     WHERE coalesce($7::boolean, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
 )
 SELECT count(*), CASE WHEN count(*) < $6::int THEN json_agg(json_build_array(id, lease_generation))::text END FROM gone;
+
+-- name: settle_dropped
+-- settle_done where nothing is kept of them: then nothing but their ids leaves the table. Of a job in batches of 1,000: 3.4 us of the server, not 4.2.
+-- $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens, $5 how many
+WITH gone AS (
+-- with part: plainly_done
+    RETURNING w.id, w.lease_generation
+)
+SELECT count(*), CASE WHEN count(*) < $5::int THEN json_agg(json_build_array(id, lease_generation))::text END FROM gone;
 
 -- name: settle_forget
 -- anywhere

@@ -34,6 +34,7 @@
   // Clicks --------------------------------------------------------------------------------------------------------
   document.addEventListener("click", async (event) => {
     const target = event.target;
+    if (!target.closest("[data-switch]")) one("[data-switch]")?.removeAttribute("open");
     if (target.closest("[data-theme-toggle]")) { window.holdfastTurn(); return; }
     if (target.closest("[data-keys-open]")) { one("[data-keys]").showModal(); return; }
     const copy = target.closest("[data-copy]");
@@ -47,8 +48,7 @@
     const bulk = target.closest("[data-bulk]");
     if (bulk) {
       event.preventDefault();
-      const back = location.pathname.slice(prefix.length + 1) + location.search;
-      ask(`${bulk.dataset.bulk}?${new URLSearchParams({ ids: picked().join(" "), back })}`);
+      ask(`${bulk.dataset.bulk}?${new URLSearchParams({ ids: picked().join(" "), back: here() })}`);
       return;
     }
     if (target.closest("[data-none]")) { all("[data-pick]").forEach((box) => { box.checked = false; }); count(); return; }
@@ -78,19 +78,36 @@
   // The finder ----------------------------------------------------------------------------------------------------
   const finder = one("[data-finder]");
   let asked = 0;
+  // Saved views are named addresses, kept in this browser: "save NAME" and "forget NAME" in the finder.
+  const views = () => { try { return JSON.parse(localStorage.getItem("holdfast-views")) || {}; } catch { return {}; } };
+  function keep(name, at) {
+    const kept = views();
+    if (at === null) delete kept[name]; else kept[name] = at;
+    try { localStorage.setItem("holdfast-views", JSON.stringify(Object.fromEntries(Object.entries(kept).slice(-50)))); } catch { tell("This browser keeps nothing."); }
+  }
+  const here = () => location.pathname.slice(prefix.length + 1) + location.search;
+  function saved(word) {
+    const [verb, name] = [word.split(" ")[0], word.replace(/^\S+\s*/, "").slice(0, 60)];
+    if (verb === "save" && name) return [{ text: `Save this view as ${name}`, kind: "this browser", act: () => { keep(name, here()); tell(`Saved: ${name}.`); } }];
+    if (verb === "forget" && name in views()) return [{ text: `Forget the view ${name}`, kind: "this browser", act: () => { keep(name, null); tell(`Forgotten: ${name}.`); } }];
+    const fits = Object.entries(views()).filter(([known]) => known.toLowerCase().includes(word.toLowerCase()));
+    return fits.map(([known, at]) => ({ text: known, kind: "saved view", href: `${prefix}/${at}` }));
+  }
   async function find(word) {
     const mine = ++asked;
+    const own = saved(word);
     const answer = await fetch(`${prefix}/find?${new URLSearchParams({ q: word })}`, part);
     if (mine !== asked || !answer.ok) return;
-    const { found } = await answer.json();
+    const found = [...own, ...(await answer.json()).found];
     const list = one("ul", finder);
     list.replaceChildren(...found.map((line, n) => {
       const item = document.createElement("li");
       const link = document.createElement("a");
       item.setAttribute("role", "option");
       item.setAttribute("aria-selected", String(n === 0));
-      link.href = line.href;
+      link.href = line.href || "#";
       link.tabIndex = -1;
+      if (line.act) link.addEventListener("click", (event) => { event.preventDefault(); finder.close(); line.act(); });
       link.textContent = line.text;
       const kind = document.createElement("span");
       kind.className = "muted";
@@ -122,7 +139,7 @@
         items.forEach((item) => item.setAttribute("aria-selected", "false"));
         items[(at + step + items.length) % items.length].setAttribute("aria-selected", "true");
       }
-      if (event.key === "Enter" && items[at]) { event.preventDefault(); location.href = one("a", items[at]).href; }
+      if (event.key === "Enter" && items[at]) { event.preventDefault(); one("a", items[at]).click(); }
     });
     one("[data-finder-open]")?.addEventListener("focus", (event) => { event.target.blur(); openFinder(); });
   }
@@ -142,7 +159,13 @@
     next.classList.add("cursor");
     next.scrollIntoView({ block: "nearest" });
   }
+  // A key opens the preview of an act, and never does it.
+  function press(verb) {
+    const many = picked().length ? one(`[data-bulk$="jobs-${verb}"]`) : null;
+    (many || one(`.jobhead a[data-dialog][href*="/acts/jobs-${verb}?ids="]`))?.click();
+  }
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") one("[data-switch]")?.removeAttribute("open");
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openFinder(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || one("dialog[open]") || off()) return;
     if (going && Date.now() - going < 1500 && event.key in places) { location.href = `${prefix}/${places[event.key]}`; return; }
@@ -152,6 +175,8 @@
       "/": openFinder,
       "?": () => one("[data-keys]")?.showModal(),
       t: () => window.holdfastTurn(),
+      r: () => press("retry"),
+      c: () => press("cancel"),
       j: () => move(1),
       k: () => move(-1),
       x: () => { const pick = row && one("[data-pick]", row); if (pick) { pick.checked = !pick.checked; count(); } },
@@ -186,7 +211,10 @@
       show("away");
       if (away) { away.textContent = `The database is away: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
     });
-    source.addEventListener("error", () => show("stale"));
+    source.addEventListener("error", () => {
+      show("stale");
+      if (source?.readyState === EventSource.CLOSED) { stop(); setTimeout(start, 10000); } // refused: a browser gives up by itself
+    });
   }
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
   addEventListener("pagehide", stop);

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, Problem, Row, Secret, Table, View
+from holdfast.pages import Asked, Cell, Filter, Link, Page, Problem, Row, Secret, Table, View
 from holdfast.store.audit import AuditLine
 from holdfast.web.filters import text
+from holdfast.web.shown import number
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 LINES = 50
+FILTERS = (Filter("actor", "Who"), Filter("verb", "Did"), Filter("target", "To what"))
 HEADS = ("When", "Who", "Via", "Did", "How many#", "To what~", "Was", "Is", "Why", "Database role")
 
 
@@ -39,7 +41,12 @@ def page(site: "Site") -> Page:
         cut = f"looked back to entry {found.next}" if found.cut else ""
         return View([table], found.entries, words, more=more, cut=cut)
 
-    return Page("audit", "Audit", load, "System", "audit", searches=("target",))
+    return Page("audit", "Audit", load, "System", "audit", filters=FILTERS, searches=("target",))
+
+
+def entries_of(target: str) -> Link:
+    """What was done to something, for its own page."""
+    return Link("in the audit", "audit", {"target": target})
 
 
 def _row(line: AuditLine) -> Row:
@@ -47,4 +54,11 @@ def _row(line: AuditLine) -> Row:
     was, now = (Secret(change, 80) if change else "" for change in (line.before, line.after))
     why = Problem(line.reason) if line.reason else ""
     what = Secret(line.selection, 120)
-    return Row((line.at, line.actor, via, line.action, line.count, what, was, now, why, line.role or ""))
+    who, did = (
+        Link(line.actor, "audit", {"actor": line.actor}),
+        Link(line.action, "audit", {"verb": line.action}),
+    )
+    count: Cell = line.count
+    if line.operation is not None:
+        count = Link(number(line.count), f"operations/{line.operation}")
+    return Row((line.at, who, via, did, count, what, was, now, why, line.role or ""))

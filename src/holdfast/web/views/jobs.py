@@ -1,6 +1,8 @@
 """Find jobs, and act on many."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from holdfast.model import state
 from holdfast.operate.operator import Operator
@@ -9,12 +11,13 @@ from holdfast.pages import Asked, Page, View
 from holdfast.store.queue_load import Count
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, job_filter, job_id, options, text
 from holdfast.web.views.drawn import Drawn, job_state, later
-from holdfast.web.views.overview import Numbers, numbers_of
+from holdfast.web.views.overview import OLD, Numbers, numbers_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 LINES = 50
+SOON = 0.03  # seconds of a search: who goes on from there, by a link, has more patience
 FILTERS = (
     ("queue", "Queue", ""),
     ("task", "Task", ""),
@@ -41,10 +44,13 @@ _TABS = (
 
 def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
-        numbers = yield from later(lambda: numbers_of(site))
+        numbers = yield from later(lambda: numbers_of(site, OLD))
         after = text(asked.query, "after")
         found = yield from Operator.list_jobs.procedure(
-            job_filter(asked.query), after=None if after is None else job_id(after), limit=LINES
+            job_filter(asked.query),
+            after=None if after is None else job_id(after),
+            limit=LINES,
+            patience=SOON if after is None else None,
         )
         given = {name: said for name in JOB_FIELDS if (said := text(asked.query, name)) is not None}
         given_page = {**given, "after": after} if after is not None else given
@@ -59,11 +65,18 @@ def page(site: "Site") -> Page:
             "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}),
         }
         more = None if found.next is None else {**given, "after": str(found.next)}
-        cut = f"Searched down to the id {found.next}; there may be more." if found.cut else ""
+        cut = (
+            f"Searched back to {_time_of(found.next)}; there may be more." if found.cut and found.next else ""
+        )
         command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
         return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
 
     return Page("jobs", "Jobs", load, "Work", "jobs", searches=("error",))
+
+
+def _time_of(place: UUID) -> str:
+    """When a job of this id was made: ids begin with the time."""
+    return f"{datetime.fromtimestamp((place.int >> 80) / 1000, UTC):%d %b %H:%M:%S} UTC"
 
 
 def _count(numbers: Numbers, word: str) -> Count | None:

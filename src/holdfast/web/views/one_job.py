@@ -16,6 +16,7 @@ from holdfast.store.show import Attempt
 from holdfast.web.charts import bars_chart
 from holdfast.web.filters import job_id
 from holdfast.web.findings import Todo, todo_of
+from holdfast.web.views.audit import entries_of
 from holdfast.web.views.drawn import Drawn, job_state
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def page(site: "Site") -> Page:
             "sentence": timeline.note,
             "now": now,
             "facts": facts(report),
+            "trace": site.trace_of(report.job.metadata),
+            "masked": site.masked_of(report.job.task),
         }
         return Drawn(
             (),
@@ -108,6 +111,7 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Lease until", job.lease_expires_at),
         ("Gives up at", job.gives_up_at),
         ("Asked to stop", job.cancel_requested_at),
+        ("What was done to it", entries_of(str(job.id))),
         ("Finished", job.finished_at),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]

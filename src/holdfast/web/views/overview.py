@@ -1,13 +1,14 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.operate.doctor.order import worst_first
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
-from holdfast.operate.procedure import Procedure
+from holdfast.operate.procedure import Procedure, run
+from holdfast.operate.queues import queue_loads
 from holdfast.operate.stats import Stats
 from holdfast.pages import Asked, Counted, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 _COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
+_COUNTS = tuple(field.name for field in fields(QueueLoad) if field.type is Count)
 LASTS = 1.0  # seconds that one look serves everybody
+REST_LASTS = 5.0  # seconds of what changes slowly: rates, dead letters, what nobody serves
+FEW = 1_000  # due jobs of a queue that a look counts
+FEW_LATER = 100  # and of those that are not due
+MANY_LAST = 20.0  # seconds until what is more is counted again
+OLD = 60.0  # seconds that a look serves what nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +101,62 @@ def page(site: "Site") -> Page:
     return Page("", "Overview", load, icon="overview")
 
 
-async def numbers_of(site: "Site") -> Numbers:
-    """Once a second for everybody."""
-    return await site.snapshots.get("overview", LASTS, lambda: site.look(_numbers(site)))
+async def numbers_of(site: "Site", meanwhile: float = 0.0) -> Numbers:
+    """Once a second for everybody. What is older serves `meanwhile` seconds more, while a new look is made."""
+    return await site.snapshots.get("overview", LASTS, lambda: _look(site), meanwhile)
 
 
 async def numbers_soon(site: "Site", patience: float) -> Numbers | None:
-    """The same, or the last that are known, for what is not worth to wait for."""
-    return await site.snapshots.soon("overview", LASTS, lambda: site.look(_numbers(site)), patience)
+    """For what is not worth to wait for: what was read last, if that is not too long ago."""
+    return await site.snapshots.soon("overview", LASTS, lambda: _look(site), patience, OLD)
+
+
+async def _look(site: "Site") -> Numbers:
+    """How queues and workers stand is read every second, all else less often: so is what is many counted."""
+    rest = await site.snapshots.get("rest", REST_LASTS, lambda: site.look(_numbers(site)))
+    seen = rest
+    if (site.snapshots.age("rest") or 0.0) >= LASTS:
+        seen = await site.look(_quick(site, rest))
+    if not is_cut(seen.found):
+        return seen
+    whole = await site.snapshots.soon(
+        "counts", MANY_LAST, lambda: site.look(Operator.overview.procedure()), 0.0
+    )
+    return seen if whole is None else replace(seen, found=with_many(seen.found, whole))
+
+
+def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
+    queues = yield from run(lambda: queue_loads(FEW, FEW_LATER))
+    workers = yield from Operator.list_workers.procedure()
+    return replace(rest, at=site.now(), found=replace(rest.found, queues=queues), workers=workers)
+
+
+def is_cut(found: Overview) -> bool:
+    return found.dead_letters.capped or any(
+        getattr(load, name).capped for load in found.queues for name in _COUNTS
+    )
+
+
+def with_many(found: Overview, whole: Overview) -> Overview:
+    """Each count that stopped at FEW, as it was when it was last counted further."""
+    known = {load.name: load for load in whole.queues}
+    queues = [_with_more(load, known[load.name]) if load.name in known else load for load in found.queues]
+    dead = _more(found.dead_letters, whole.dead_letters)
+    of_queues = whole.dead_letters_by_queue if found.dead_letters.capped else found.dead_letters_by_queue
+    return replace(found, queues=queues, dead_letters=dead, dead_letters_by_queue=of_queues)
+
+
+def _with_more(load: QueueLoad, whole: QueueLoad) -> QueueLoad:
+    counts: dict[str, Any] = {name: _more(getattr(load, name), getattr(whole, name)) for name in _COUNTS}
+    return replace(load, **counts)
+
+
+def _more(few: Count, many: Count) -> Count:
+    return many if few.capped and many.count >= few.count else few
 
 
 def _numbers(site: "Site") -> Procedure[Numbers]:
-    found = yield from Operator.overview.procedure()
+    found = yield from Operator.overview.procedure(cap=FEW, later=FEW_LATER)
     workers = yield from Operator.list_workers.procedure()
     stats = yield from Operator.stats.procedure(minutes=60)
     minutes = yield from Operator.minutes.procedure()

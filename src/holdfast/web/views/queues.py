@@ -29,6 +29,7 @@ from holdfast.pages import (
 from holdfast.store.queue_load import Count, QueueLoad
 from holdfast.web.filters import text
 from holdfast.web.shown import number, span
+from holdfast.web.views.audit import entries_of
 from holdfast.web.views.drawn import later
 from holdfast.web.views.overview import Numbers, QueueRow, numbers_of, queues_worst_first
 
@@ -163,7 +164,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
     if rules.keys_full:
         used.append(("Keys at their limit", rules.keys_full))
     aside = Facts(
-        used or [("Rules", State("none but the plain ones"))],
+        [*(used or [("Rules", State("none but the plain ones"))]), ("What was done to it", entries_of(name))],
         "Rules and limits",
         (Offer("queue set", {"queue": name, "rule": "concurrency"}, "Change a limit…"),),
     )

@@ -74,7 +74,7 @@ def _pair(item: Declared, before: Contract, code: Mapping[tuple[str, int], Decla
 
 def _backward(old: Contract, new: Contract, answer: Answer) -> Iterator[str]:
     either = f"or declare version {old.version} and @upcast it to version {old.version + 1}"
-    yield from _explained(old, new, answer, lambda r: f"{r.mend}, {either}.", f"Make it plainer, {either}.")
+    yield from _explained(old, new, answer, lambda r: f"{r.fix}, {either}.", f"Make it plainer, {either}.")
 
 
 def _forward(old: Contract, new: Contract, answer: Answer) -> Iterator[str]:

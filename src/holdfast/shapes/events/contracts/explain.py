@@ -13,12 +13,12 @@ from .schemas import Schema
 
 
 class Reason(NamedTuple):
-    """`what` has {w} for whose events do not fit and {r} for whose code does not read them. `mend` is what to do so that new
+    """`what` has {w} for whose events do not fit and {r} for whose code does not read them. `fix` is what to do so that new
     code reads old events, and `keep` so that old code reads new ones."""
 
     path: str
     what: str
-    mend: str
+    fix: str
     keep: str
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, handle_default_options
 
 from holdfast.cli import main
 from holdfast.contrib.django.project import NAME
@@ -15,8 +15,17 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """All that follows is for Holdfast, also --help and --version."""
-        self._hand_over(argv[2:], f"{os.path.basename(argv[0])} {argv[1]}")
+        """All that follows is for Holdfast, also --help and --version, but what says which project is meant."""
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--settings")
+        own.add_argument("--pythonpath")
+        given, words = own.parse_known_args(argv[2:])
+        handle_default_options(given)
+        if given.pythonpath:  # for child processes, as the settings are
+            os.environ["PYTHONPATH"] = os.pathsep.join(
+                filter(None, [given.pythonpath, os.environ.get("PYTHONPATH")])
+            )
+        self._hand_over(words, f"{os.path.basename(argv[0])} {argv[1]}")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("words", nargs=argparse.REMAINDER)

@@ -1,0 +1,328 @@
+"""What a run has to write: rows that wait for the next record, events with them, and what its code says of itself."""
+
+import asyncio
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NoReturn
+
+from ...db.faults import BadRow
+from ...errors import ConfigurationError, DatabaseUnavailable
+from ...model.text import storable
+from .faults import Evicted, WorkflowFailed
+from .journal import Journal, NewChild, NewJobs, Record, RecordRefused, Stored, Wait
+from .outgoing import NewEvent
+from .replay import Replay
+
+MOST_LATER = 4096  # characters of a result that may be written with the end of its run
+
+
+class Records(ABC):
+    def __init__(self, journal: Journal, replay: Replay, most: int, *, writes: bool) -> None:
+        """`most` records that the history may have. `writes`: False where a history is only looked at."""
+        self.journal = journal
+        self.replay = replay
+        self.stopped: BaseException | None = None  # what every call raises from now on
+        self._most = most
+        self._writes = writes
+        self._pending: list[Record] = []
+        self._outgoing: dict[str, tuple[Record, NewEvent]] = {}  # by their key, until they are written
+        self._shown: str | None = None
+        self._writing = 0  # records that are on their way
+        self.behind = False  # something waits to be written that must be durable before anything else begins
+        self._flush: asyncio.Future[None] | None = None  # one that is under way
+        self._soon: asyncio.Task[None] | None = None
+
+    @property
+    def flushing(self) -> bool:
+        return self._flush is not None
+
+    @abstractmethod
+    def lost(self, error: BaseException) -> NoReturn:
+        """The database could not be written, or the run is another owner's."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def refused(self, error: RecordRefused) -> NoReturn:
+        """The database takes neither what happened nor that it failed, and would not at another try."""
+        raise NotImplementedError
+
+    def later(self, row: Record) -> None:
+        """To be written with the next record."""
+        self._pending.append(row)
+
+    def known(self) -> list[Stored]:
+        """What is recorded, and the markers of patches that wait for another record: at the end there is none."""
+        at = self.journal.now()
+        markers = [Stored(row, 0, at) for row in self._pending if row.kind == "patch"]
+        return [*self.replay.rows(), *markers]
+
+    def publish_later(self, row: Record, event: NewEvent) -> None:
+        """The same, with the event that it stands for."""
+        self._outgoing[row.key] = (row, event)
+        self._pending.append(row)
+
+    async def published(self, key: str) -> Stored:
+        """Durable when it returns. Where another branch is about to write it too, it is one event, by its id."""
+        if self._outgoing.get(key, (None,))[0] in self._pending:
+            await self.flush()
+        elif (other := self._outgoing.get(key)) is not None:
+            self._keep([other[0]], await self._written([other[0]]))
+        found = self.replay.stored(key)
+        assert found is not None
+        return found
+
+    def show(self, state: str) -> None:
+        self._shown = state
+
+    async def record(self, row: Record) -> Stored:
+        """Durable when it returns."""
+        while self.behind and self._flush is not None:
+            await asyncio.shield(self._flush)
+        if self.stopped is not None:
+            raise self.stopped
+        self._check_length(row)
+        under_way = self._begin_flush()
+        rows, shown = self._drain(), self._shown
+        self._shown = None
+        self._writing += 1
+        try:
+            try:
+                at = await self._write([*rows, row], shown)
+            except RecordRefused as refused:
+                row = _refused(row, refused)
+                at = await self._write([*rows, row], shown)
+        except asyncio.CancelledError:
+            self._put_back(rows)  # written or not: a second time changes nothing
+            self._shown = self._shown or shown
+            raise
+        except RecordRefused as error:
+            self.refused(error)
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            self.lost(error)
+        finally:
+            self._writing -= 1
+            self._end_flush(under_way)
+        self._keep([*rows, row], at)
+        return Stored(row, 0, at)
+
+    def record_later(self, row: Record, at: datetime) -> Stored:
+        """The code goes on with it at once. It is durable before anything else begins, or it ends with the run: code between
+        two calls only computes. Where it does something else for a while, it is written meanwhile."""
+        self._check_length(row)
+        kept = Stored(row, 0, at)
+        self._pending.append(row)
+        self.replay.keep(kept)
+        self.behind = True
+        asyncio.get_running_loop().call_soon(self._write_soon)
+        return kept
+
+    def _write_soon(self) -> None:
+        if self.behind and self.stopped is None:
+            self._soon = asyncio.get_running_loop().create_task(self._quietly())
+
+    async def _quietly(self) -> None:
+        with contextlib.suppress(Exception, Evicted):  # the code hears of it at its next call
+            await self.flush()
+
+    async def close(self) -> None:
+        if self._soon is not None and not self._soon.done():
+            self._soon.cancel()
+            await asyncio.wait({self._soon})
+
+    async def flush(self) -> None:
+        """Before what is not written by record(), and before it is put away: what decides which way a replay goes must stand
+        in front of it, and events do not wait for the end of a wait. One that another branch has begun is waited for."""
+        while self._flush is not None:
+            await asyncio.shield(self._flush)
+        if self.behind or any(row.kind in ("patch", "event") for row in self._pending):
+            under_way = self._begin_flush()
+            try:
+                rows = self._drain()
+                self._keep(rows, await self._written(rows))
+            finally:
+                self._end_flush(under_way)
+        if self.stopped is not None:
+            raise self.stopped
+
+    def _begin_flush(self) -> "asyncio.Future[None] | None":
+        """What must be durable before anything else begins is being written: other branches wait for it."""
+        if self.behind:
+            self._flush = asyncio.get_running_loop().create_future()
+            return self._flush
+        return None
+
+    def _end_flush(self, under_way: "asyncio.Future[None] | None") -> None:
+        if under_way is not None:
+            self._flush = None
+            under_way.set_result(None)
+
+    async def finish(self, *, completed: bool = False) -> None:
+        """Events, with what stands before them, and what set_state() said last. What is left of a run that completed goes
+        with its end. Rows that wait for another record are of no use to anybody."""
+        while self._flush is not None:
+            await asyncio.shield(self._flush)
+        if not self._writes or not (self.behind or self._outgoing or self._shown is not None):
+            return
+        rows = self._drain() if self.behind or self._outgoing else []
+        if completed and not self._outgoing and self._shown is None and _size(rows) <= 8192:
+            try:
+                self.journal.record_at_end(rows)
+            except Evicted as error:
+                self.lost(error)
+            self._keep(rows, self.journal.now())
+        else:
+            self._keep(rows, await self._written(rows))
+
+    async def _written(self, rows: list[Record]) -> datetime:
+        shown, self._shown = self._shown, None
+        try:
+            try:
+                return await self._write(rows, shown)
+            except RecordRefused as refused:
+                if not any(row.ended for row in rows):
+                    raise
+                # The code went on with what is refused: from its failure on it goes another way.
+                await self._write([_refused(row, refused) if row.ended else row for row in rows], shown)
+                raise Evicted from refused
+        except asyncio.CancelledError:
+            self._put_back(rows)  # written or not: a second time changes nothing
+            self._shown = self._shown or shown
+            raise
+        except RecordRefused as error:
+            self.refused(error)
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            self.lost(error)
+
+    async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
+        events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
+        return await self.journal.record(rows, state=shown, events=events)
+
+    async def decide(self, wait: Wait) -> Stored | None:
+        return await self._taken(lambda rows: self.journal.decide(wait, rows))
+
+    async def receive(self, wait: Wait) -> Stored:
+        """All signals of a name that are there."""
+        row = await self._taken(lambda rows: self.journal.receive(wait, rows))
+        assert row is not None
+        return row
+
+    async def _taken(self, ask: Callable[[Sequence[Record]], Awaitable[Stored | None]]) -> Stored | None:
+        """What came from outside, with the rows that wait for another record."""
+        if self.stopped is not None:
+            raise self.stopped
+        await self.flush()
+        rows = self._drain()
+        try:
+            row = await ask(rows)
+        except asyncio.CancelledError:
+            self._put_back(rows)
+            raise
+        except RecordRefused as error:
+            self.refused(error)
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            self.lost(error)
+        if row is None:
+            self._put_back(rows)
+            return None
+        for other in rows:
+            self.replay.keep(Stored(other, row.generation, other.ended or row.at))
+        self.replay.keep(row)
+        return row
+
+    async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        """What `run` raises, or its commit, is the failure of the step. An outage does not reach the code."""
+        failed: list[BaseException] = []
+
+        async def body(tx: Any) -> str:
+            try:
+                return await run(tx)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        return await self._transacted(self.journal.transact(body, row), failed)
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        """The same for a plain function."""
+        failed: list[BaseException] = []
+
+        def body(tx: Any) -> str:
+            try:
+                return run(tx)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        return await self._transacted(self.journal.transact_blocking(body, row), failed)
+
+    async def _transacted(self, writing: Awaitable[Stored], failed: list[BaseException]) -> Stored:
+        try:
+            kept = await writing
+        except (DatabaseUnavailable, Evicted) as error:
+            if failed and error is failed[0]:
+                raise
+            self.lost(error)
+        except (
+            BadRow
+        ) as error:  # what its commit said: a deferred constraint, or a result that cannot be stored
+            raise error.__cause__ or error from None
+        self.replay.keep(kept)
+        return kept
+
+    async def start(self, child: NewChild, row: Record) -> Stored:
+        self._check_length(row)
+        try:
+            kept = await self.journal.start(child, row)
+        except ConfigurationError:
+            raise
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            self.lost(error)
+        self.replay.keep(kept)
+        return kept
+
+    async def call(self, jobs: NewJobs, row: Record) -> None:
+        self._check_length(row)
+        try:
+            await self.journal.call(jobs, row)
+        except ConfigurationError:
+            raise
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            self.lost(error)
+        self._keep([row], self.journal.now())
+
+    def _drain(self) -> list[Record]:
+        rows, self._pending = self._pending, []
+        self.behind = False
+        return rows
+
+    def _put_back(self, rows: list[Record]) -> None:
+        self._pending[:0] = rows
+        self.behind = self.behind or any(row.ended or row.kind == "patch" for row in rows)
+
+    def _keep(self, rows: Sequence[Record], at: datetime) -> None:
+        for row in rows:
+            self._outgoing.pop(row.key, None)
+            self.replay.keep(Stored(row, 0, row.ended or at))
+
+    def _check_length(self, row: Record) -> None:
+        length = len(self.replay) + self._writing
+        if length >= self._most and row.kind != "compensation":
+            raise WorkflowFailed(
+                f"the history has {length:,} records, which is the limit. Use wf.continue_as_new() now and then, "
+                "or declare the workflow with a larger max_history",
+                kind="HistoryTooLong",
+            )
+
+
+def _refused(row: Record, error: RecordRefused) -> Record:
+    """What is recorded in its stead."""
+    text = {"kind": "RecordRefused", "message": storable(str(error))[:8192], "attempts": row.attempts}
+    return replace(row, outcome="failed", result=None, error=json.dumps(text))
+
+
+def _size(rows: Sequence[Record]) -> int:
+    return sum(len(row.key) + len(row.result or "") + 200 for row in rows)
