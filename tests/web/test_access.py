@@ -239,7 +239,16 @@ def test_another_address_than_this_machine_needs_somebody_to_be_known(app: Holdf
 
 def test_a_dashboard_without_a_way_to_know_people_is_refused(app: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match="needs authorize="):
-        holdfast_web(app, authorize=None)  # type: ignore[arg-type]
+        holdfast_web(app)
+    with pytest.raises(ConfigurationError, match="pass one of them"):
+        holdfast_web(app, authorize=lambda _: None, auth=lambda _: None)
+
+
+async def test_auth_is_a_short_name_for_authorize(kit: Kit) -> None:
+    made = holdfast_web(kit.app, auth=lambda _: Identity("ada", "viewer"))
+    assert (await Surfer(made).get("/")).status_code == 200
+    refusing = holdfast_web(kit.app, auth=lambda _: None)
+    assert (await Surfer(refusing).get("/")).status_code == 401
 
 
 async def test_a_function_that_returns_something_else_lets_nobody_in(kit: Kit) -> None:

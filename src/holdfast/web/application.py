@@ -71,7 +71,8 @@ class Dashboard:
 def holdfast_web(
     app: Holdfast | Mapping[str, Holdfast],
     *,
-    authorize: Authorize,
+    authorize: Authorize | None = None,
+    auth: Authorize | None = None,
     read_only: bool = False,
     hosts: Sequence[str] | None = None,
     secret: str | None = None,
@@ -83,18 +84,22 @@ def holdfast_web(
 
     Several databases stand behind one switcher by their names, each under its own path: `{"shop": app, "billing": other}`.
     `authorize` is given each request and returns an Identity, or None; `database_of(request)` says which database it asks
-    for. `hosts` are the names that it may be reached by; None: whatever the app around it lets through. `secret` is for
-    several processes that serve one dashboard. `limits` are from where on the doctor says a word.
+    for. `auth` is a short name for `authorize`; one of the two is needed. `hosts` are the names that it may be reached by;
+    None: whatever the app around it lets through. `secret` is for several processes that serve one dashboard. `limits`
+    are from where on the doctor says a word.
     `trace_url` is where a trace is shown, with {trace} in it: a job that has one leads there.
     """
-    if authorize is None:
+    given = [one for one in (authorize, auth) if one is not None]
+    if len(given) != 1:
         raise ConfigurationError(
             "holdfast_web() needs authorize=: a function that returns an Identity for a request, or None. "
             "Without one, everybody who reaches the app could act"
+            if not given
+            else "holdfast_web() got authorize= and auth=, which are the same: pass one of them"
         )
     return dashboard(
         app,
-        authorize,
+        given[0],
         read_only=read_only,
         hosts=hosts,
         secret=secret,
