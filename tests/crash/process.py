@@ -1,7 +1,6 @@
 """Worker processes of a test: started, watched, signalled, and in the end all of them gone."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.conftest import wait_until, within
+from tests.crash.nursery import Forked, nursery, plain_environment
 
 from holdfast.testing import Kit
 
@@ -46,10 +46,15 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 class WorkerProcess:
-    def __init__(self, command: list[str], env: dict[str, str], folder: Path, number: int) -> None:
+    def __init__(self, command: list[str] | str, env: dict[str, str], folder: Path, number: int) -> None:
+        """`command`: of a process of its own, or the text of a program for a forked one (nursery.py)."""
         self._folder = folder
         self._log = folder / f"output-{number}"
+        self._process: subprocess.Popen[bytes] | Forked
         with self._log.open("wb") as log:
+            if isinstance(command, str):
+                self._process = nursery().start(command, env, log)
+                return
             self._process = subprocess.Popen(
                 command,
                 env=env,
@@ -131,24 +136,22 @@ class Scene:
     ) -> WorkerProcess:
         """A worker process with short timings, or those in `settings`. `ready`: wait until it is in the registry.
         `words`: more for the command line."""
-        environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))
-        }
-        environment |= {
+        environment = plain_environment() | {
             "HOLDFAST_DATABASE_URL": url or self.kit.url,
             "HOLDFAST_CONCURRENCY": f"{concurrency}",
             "CRASH_FOLDER": f"{self.folder}",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONWARNINGS": "default",
         }
         for name, value in (TIMINGS | settings).items():
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         if failpoints:
             environment["HOLDFAST_FAILPOINTS"] = failpoints
-        command = [sys.executable, "-c", program.replace("{module}", module)]
+        command: list[str] | str = program.replace("{module}", module)
         if command_line or words:
             command = [sys.executable, "-m", "holdfast", "worker", f"{module}:app", *words]
+        elif any(
+            name.startswith("PYTHON") for name in env or {}
+        ):  # an interpreter reads these when it starts
+            command = [sys.executable, "-c", program.replace("{module}", module)]
         worker = WorkerProcess(command, environment | (env or {}), self.folder, len(self._workers))
         self._workers.append(worker)
         return worker.until_ready() if ready else worker

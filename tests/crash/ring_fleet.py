@@ -1,13 +1,12 @@
 """A fleet of worker processes on one queue, and what its handlers left in the file of runs."""
 
-import os
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import wait_until
-from tests.crash.process import ROOT, TIMINGS, WorkerProcess, lines
+from tests.crash.nursery import plain_environment
+from tests.crash.process import TIMINGS, WorkerProcess, lines
 from tests.crash.ring_app import post, step
 
 from holdfast.model.bucket import bucket
@@ -40,26 +39,15 @@ class Fleet:
 
     def start(self, count: int = 1, *, concurrency: int = 4, **settings: float) -> list[WorkerProcess]:
         """Workers that look at the ring five times a second."""
-        environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))
-        }
-        environment |= {
+        environment = plain_environment() | {
             "HOLDFAST_DATABASE_URL": self.kit.url,
             "HOLDFAST_CONCURRENCY": f"{concurrency}",
             "CRASH_FOLDER": f"{self.folder}",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         }
         for name, value in (TIMINGS | PATIENT | settings).items():
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
-        started = [
-            WorkerProcess(
-                [sys.executable, "-c", RUN.format(queue=self.queue)],
-                environment,
-                self.folder,
-                len(self._workers) + n,
-            )
-            for n in range(count)
-        ]
+        program, before = RUN.format(queue=self.queue), len(self._workers)
+        started = [WorkerProcess(program, environment, self.folder, before + n) for n in range(count)]
         self._workers += started
         return [worker.until_ready() for worker in started]
 
