@@ -127,8 +127,9 @@ def _serve(line: socket.socket) -> str:
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    watched: list[Any] = [line, awake]
     while True:
-        ready = select.select([line, awake], [], [])[0]
+        ready = select.select(watched, [], [])[0]
         if awake in ready:
             os.read(awake, 1000)
             _report_ends(line)
