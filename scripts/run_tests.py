@@ -19,10 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.memory import quick_folder  # noqa: E402
-from tests.pg_versions import binaries_for, bouncer_program  # noqa: E402
+from tests.pg_versions import BETWEEN, binaries_for, bouncer_program  # noqa: E402
 
 OTHERS = (15, 16)
-BETWEEN = {16}  # of neither end: what it has, an end has
 # What these look at differs between versions: plans, locks, the catalog, rights, and the thread through all layers.
 DIFFERS = (
     "doctor/test_doctor_schema.py",
@@ -157,7 +156,7 @@ def main(arguments: list[str]) -> int:
         codes = [pytest_twice(workers)]
     else:
         print("== the long ones, on the embedded server", flush=True)
-        codes = [pytest(["-q", "-m", "long", *marked("long")])]
+        codes = [pytest(["-q", "-m", "long", *marked("long"), *(f"tests/{folder}" for folder in EVERY)])]
     for major, folder in binaries.items():
         print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
         run = pytest if long else pytest_twice

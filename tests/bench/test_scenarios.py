@@ -10,6 +10,7 @@ from holdfast.bench.context import Bench, Sizes, dress
 from holdfast.bench.raw import Engine
 from holdfast.bench.report import Report, is_series
 from holdfast.bench.scenarios import SCENARIOS, find
+from holdfast.bench.scenarios.drain import VARIANTS
 from holdfast.bench.scenarios.enqueue import by_function
 from holdfast.bench.server import Server
 from holdfast.bench.targets import verdicts
@@ -39,13 +40,9 @@ WANTED = {
         "async-1 worker CPU",
         "transaction-1",
         "transaction-by-hand",
-        "process-1",
         "batch-1",
         "ordered-2",
         "affinity-2",
-        "limited-1",
-        "limited-keys-1",
-        "narrow-2",
     },
     "enqueue": {
         "one-by-one",
@@ -136,8 +133,7 @@ WANTED = {
     "memory": {"after a fifth", "at the end", "end / fifth", "blocks in use, end / fifth", "rss over-jobs"},
 }
 ONLY = (
-    *("async-1", "transaction-1", "transaction-by-hand", "ordered-2", "affinity-2", "limited-1"),
-    *("limited-keys-1", "narrow-2", "process-1", "batch-1"),
+    *("async-1", "transaction-1", "transaction-by-hand", "ordered-2", "affinity-2", "batch-1"),
     *("batch-100", "batch-500", "batch-1000"),
     *("waiting-20", "waiting-2k", "key-deep-500"),
     *("in-flight-1", "in-flight-50", "sql-50"),
@@ -179,6 +175,16 @@ def test_a_scenario_yields_its_variants(name: str, server: Server) -> None:
     rates = [r.median for r in found.values() if r.unit == "jobs/s"]
     assert all(rate > 1 for rate in rates)
     json.dumps(report.as_json(), allow_nan=False)
+
+
+@pytest.mark.long
+def test_every_variant_of_a_drain_is_measured(server: Server) -> None:
+    """With process handlers each slot loads the app in a process of its own."""
+    report = Report()
+    find("drain")(Bench(server, report, TINY, repeats=1, quick=True))
+    rates = {r.variant: r.median for r in report.of("drain") if r.unit == "jobs/s"}
+    assert set(rates) == {*(variant.name for variant in VARIANTS), "transaction-by-hand"}
+    assert all(rate > 1 for rate in rates.values())
 
 
 def test_a_ratio_between_two_ways_of_one_thing_is_near_enough(server: Server) -> None:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from tests.conftest import QUICK, wait_until
 from tests.crash import rebuild_app
 from tests.crash.events_app import TABLES, app
 from tests.crash.process import DEAD_AFTER, Scene, WorkerProcess
+from tests.pg_versions import server_folder
 
 from holdfast import DatabaseError
 from holdfast.db import migrate
@@ -163,7 +163,7 @@ def test_what_a_killed_owner_had_is_taken_over(scene: Scene) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Short, for the path of a socket, and open to the user that the server runs as."""
-    path = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    path = server_folder()
     path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)

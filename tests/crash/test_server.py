@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.crash.conftest import LEDGER
 from tests.crash.crash_app import app, careful, plain, record
 from tests.crash.process import DEAD_AFTER, HEARTBEAT, LEASE, Scene, settle_down
 from tests.crash.proxy import Proxy
+from tests.pg_versions import server_folder
 
 from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer
@@ -29,7 +29,7 @@ SERVICES = 4  # claim, renew, settle, sweep
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Short, for the path of a socket, and open to the user that the server runs as."""
-    path = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    path = server_folder()
     path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from tests.crash.test_workflow_crash import LEFT, Ending, Theatre
 from tests.crash.workflow_app import POINTS, TABLE, TIMINGS, Order, build
+from tests.pg_versions import server_folder
 
 from holdfast import DatabaseUnavailable
 from holdfast.db import migrate
@@ -49,7 +50,7 @@ class Stage(Theatre):
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     # Short, for the path of a socket, and open to the user that the server runs as.
-    place = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    place = server_folder()
     place.chmod(0o755)
     with EmbeddedServer.acquire(place / "postgres", EmbeddedOptions(durable=True)) as server:
         server.ensure_database()

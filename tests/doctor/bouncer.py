@@ -5,14 +5,13 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.conftest import wait_until
-from tests.pg_versions import bouncer_program
+from tests.pg_versions import bouncer_program, server_folder
 
 _CONFIG = """
 [databases]
@@ -39,7 +38,7 @@ def bouncer(url: str, mode: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = probe.getsockname()[1]
-    folder = Path(tempfile.mkdtemp(prefix="hf-bouncer-", dir="/tmp"))
+    folder = server_folder("hf-bouncer-")
     folder.chmod(0o777)  # as root it runs as somebody else
     config = folder / "pgbouncer.ini"
     config.write_text(

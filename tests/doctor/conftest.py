@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -11,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from tests.doctor.case import Case
-from tests.pg_versions import bouncer_program
+from tests.pg_versions import bouncer_program, server_folder
 
 from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer
@@ -38,7 +37,7 @@ def case(holdfast_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(scope="session")
 def odd_server() -> Iterator[EmbeddedServer]:
     """A server that tests may set wrong. It starts with everything off that makes a commit durable."""
-    home = Path(tempfile.mkdtemp(prefix="hf-odd-", dir="/tmp"))
+    home = server_folder("hf-odd-")
     home.chmod(0o755)  # the server of a root process runs as somebody else
     binaries = os.environ.get("HOLDFAST_TEST_PG_BIN")
     options = EmbeddedOptions(durable=False, binaries=Path(binaries) if binaries else None, settings=ODD)

@@ -3,13 +3,13 @@
 import json
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.conftest import wait_until
 from tests.doctor.case import Case, transaction
+from tests.pg_versions import server_folder
 
 from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer
@@ -76,7 +76,7 @@ def test_read_only_for_the_whole_server(odd: Case) -> None:
 
 def test_read_only_on_a_standby(tmp_path: Path) -> None:
     """The printed command names the primary, which only the reader knows. Looking works there, but for LISTEN."""
-    home = Path(tempfile.mkdtemp(prefix="hf-by-", dir="/tmp"))
+    home = server_folder("hf-by-")
     home.chmod(0o755)  # the server of a root process runs as somebody else
     options = EmbeddedOptions(durable=False, settings={"wal_level": "replica"})
     try:

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.conftest import wait_until
 from tests.events.log_support import check_log, labels, publish, session, turn
+from tests.pg_versions import server_folder
 from tests.sql.support import one
 
 from holdfast.db import migrate
@@ -22,7 +22,7 @@ BINARIES = Path(os.environ["HOLDFAST_TEST_PG_BIN"]) if os.environ.get("HOLDFAST_
 @pytest.mark.versions
 @pytest.mark.slow
 def test_a_standby_reads_pages_and_turns_none() -> None:
-    home = Path(tempfile.mkdtemp(prefix="hf-by-", dir="/tmp"))
+    home = server_folder("hf-by-")
     home.chmod(0o755)  # the server of a root process runs as somebody else
     options = EmbeddedOptions(durable=False, binaries=BINARIES, settings={"wal_level": "replica"})
     try:

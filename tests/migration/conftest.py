@@ -1,27 +1,33 @@
 """Servers of each version, and databases that last one test.
 
-A test that uses `server` runs on the newest version, one marked `versions` on all. HOLDFAST_TEST_PG_18
-and so on may name a running server instead (as a superuser, without a database).
+A test that uses `server` runs on the newest version, one marked `versions` on all: on those between the oldest and the
+newest in the long run alone, unless it is in ON_EVERY_VERSION (ADR 50). HOLDFAST_TEST_PG_18 and so on may name a running
+server instead (as a superuser, without a database).
 """
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.migration.servers import Database, Server, unique
-from tests.pg_versions import NEWEST, VERSIONS, binaries_for
+from tests.pg_versions import BETWEEN, NEWEST, VERSIONS, binaries_for, server_folder
 
 from holdfast.db.embedded.launch import EmbeddedOptions
 from holdfast.db.embedded.server import EmbeddedServer
+
+ON_EVERY_VERSION = {"test_schema_file_and_migrations_make_the_same_schema"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         every = metafunc.definition.get_closest_marker("versions") is not None
-        metafunc.parametrize("server", VERSIONS if every else (NEWEST,), indirect=True, scope="session")
+        usual = metafunc.function.__name__ in ON_EVERY_VERSION
+        majors = [
+            pytest.param(major, marks=() if usual or major not in BETWEEN else pytest.mark.long)
+            for major in (VERSIONS if every else (NEWEST,))
+        ]
+        metafunc.parametrize("server", majors, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     if given:
         yield Server(major, folder, given)
         return
-    home = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    home = server_folder()
     home.chmod(0o755)  # the server of a root process runs as somebody else
     try:
         options = EmbeddedOptions(durable=False, binaries=folder)
