@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +183,8 @@ def _run() -> NoReturn:
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as line:
         program = _serve(line)
-    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+    main = sys.modules["__main__"] = ModuleType("__main__")  # as of `python -c`: of no file and no package
+    exec(compile(program, "<string>", "exec"), main.__dict__)
     sys.exit(0)
 
 
