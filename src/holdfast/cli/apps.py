@@ -153,10 +153,10 @@ def _a(noun: str) -> str:
 
 @contextlib.contextmanager
 def open_database(
-    url: str | None, app: str | None = None, *, checked: bool = True, makes: bool = False
+    url: str | None, app: str | None = None, *, checked: bool = True, makes: bool = False, looks: bool = False
 ) -> Iterator[Database]:
     """The database a command works on, reached and checked: the url, the app's, or what the environment names. `makes`: an
-    embedded server that is not there yet is made."""
+    embedded server that is not there yet is made. `looks`: the command changes nothing, so that the app need not load."""
     for option, value in (("--database-url", url), ("--app", app)):
         if value is not None and not value.strip():  # an unset variable must not mean another database
             raise ConfigurationError(f"{option} is empty. Name one, or leave the option out")
@@ -165,7 +165,7 @@ def open_database(
     elif app:
         database = app_database(load_app(app))
     elif os.environ.get(APP_VARIABLE):
-        database = _of_environment()
+        database = _of_environment(looks)
     else:
         database = found_database()
     if not makes:
@@ -178,14 +178,20 @@ def open_database(
         database.close()
 
 
-def _of_environment() -> Database:
-    """The database of HOLDFAST_APP. Its code is not needed where HOLDFAST_DATABASE_URL stands beside it, as in the line that
-    `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken."""
+def _of_environment(looks: bool) -> Database:
+    """The database of HOLDFAST_APP. A look does not need its code where HOLDFAST_DATABASE_URL stands beside it, as in the
+    line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken. An act is
+    refused: the app may name another database than that variable."""
     try:
         app = load_app(None)
     except ConfigurationError as error:
         if not (url := os.environ.get(URL_VARIABLE)):
             raise
+        if not looks:
+            raise ConfigurationError(
+                f"{APP_VARIABLE} cannot be used: {error}. This command changes something, so it does not fall back to "
+                f'{URL_VARIABLE}. Name the database, with -d "${URL_VARIABLE}", or fix the app'
+            ) from None
         typer.echo(
             f"note: {APP_VARIABLE} is not used, the database is that of {URL_VARIABLE}: {error}", err=True
         )
@@ -195,14 +201,20 @@ def _of_environment() -> Database:
 
 @contextlib.contextmanager
 def operator_at(
-    where: Where, *, checked: bool = True, reason: str | None = None, makes: bool = False
+    where: Where,
+    *,
+    checked: bool = True,
+    reason: str | None = None,
+    makes: bool = False,
+    looks: bool = False,
 ) -> Iterator[Operator]:
     """The operator at this command line, and why it acts. The database is opened when a verb needs it."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def database() -> Database:
-            opened = open_database(where.database_url, where.app, checked=checked, makes=makes)
+            url, app = where.database_url, where.app
+            opened = open_database(url, app, checked=checked, makes=makes, looks=looks)
             return stack.enter_context(opened)
 
         yield Operator(database, Actor(default_actor(), "cli", reason=reason))
