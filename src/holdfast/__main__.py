@@ -5,16 +5,12 @@ import importlib
 import sys
 from types import ModuleType
 
+from holdfast.distribution import VERSION
+
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("holdfast")
-        except PackageNotFoundError:
-            number = "unknown"
-        print(f"holdfast {number}")  # noqa: T201
+        print(f"holdfast {VERSION}")  # noqa: T201
         return
     _load().main()
 

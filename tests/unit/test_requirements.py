@@ -31,6 +31,6 @@ def test_the_sqlalchemy_extra_brings_what_async_engines_need() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert extras["sqlalchemy"] == ["sqlalchemy[asyncio]>=2.0"]
-    assert "holdfast[sqlalchemy]" in extras["alembic"]
+    assert "holdfast-pg[sqlalchemy]" in extras["alembic"]
     named = [line for line in requires("sqlalchemy") or [] if line.startswith("greenlet")]
     assert any("asyncio" in line for line in named)  # what that extra of SQLAlchemy's is

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from ..distribution import VERSION
 from .loops import loop_name
 
 SHOWN = (
@@ -35,7 +36,7 @@ def describe(url: str, own: bool) -> dict[str, Any]:
         )
         settings: dict[str, str] = dict(rows.fetchall())
     return {
-        "holdfast": _release("holdfast"),
+        "holdfast": VERSION,
         "python": platform.python_version(),
         "build": build(str(sysconfig.get_config_var("CONFIG_ARGS") or "")),
         "loop": loop_name(),
