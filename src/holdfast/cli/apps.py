@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.app import Holdfast
 from holdfast.cli.nearby import app_database, found_database, project_folder, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
@@ -26,6 +25,9 @@ from holdfast.model.actor import Actor
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
 from holdfast.settings import default_actor, load_settings
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 APP_VARIABLE = "HOLDFAST_APP"
 URL_VARIABLE = "HOLDFAST_DATABASE_URL"
@@ -59,7 +61,7 @@ class Where:
     as_json: JsonOption = False
 
 
-def load_app(name: str | None) -> Holdfast:
+def load_app(name: str | None) -> "Holdfast":
     """The app that MODULE:APP names; modules are looked for in the current folder first, and then where the server of `dev`
     is, if that is above."""
     name = name or os.environ.get(APP_VARIABLE)
@@ -73,6 +75,8 @@ def load_app(name: str | None) -> Holdfast:
             f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}"
         )
     found = _attribute(_import(module_name), attribute or "app")
+    from holdfast.app import Holdfast  # with the user's module, which most often has loaded it
+
     if not isinstance(found, Holdfast):
         raise ConfigurationError(
             f"{module_name}:{attribute or 'app'} is not a Holdfast app but {_a(type(found).__name__)}"
@@ -137,6 +141,8 @@ def _modules(folder: Path) -> list[str]:
 
 
 def _attribute(module: ModuleType, name: str) -> object:
+    from holdfast.app import Holdfast
+
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
