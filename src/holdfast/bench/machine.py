@@ -56,7 +56,7 @@ def describe(url: str, own: bool) -> dict[str, Any]:
 
 
 def build(arguments: str) -> str:
-    """How this interpreter was built, as far as it says: one without --enable-optimizations is slower by a fifth or more."""
+    """How this interpreter was built, as far as it says: one without --enable-optimizations is slower."""
     said = "optimised" if "--enable-optimizations" in arguments else "does not say that it is optimised"
     threads = ", without a global interpreter lock" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
     return f"{platform.python_implementation()}, {said}{threads}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.busy import busy
 from holdfast.cli.nearby import app_database, found_database, project_folder, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
@@ -229,6 +230,12 @@ def operator_at(
 def check(database: Database) -> None:
     """Fail at once and with the reason when the server is away or the schema is not this release's."""
     migrate.status(database.dsn).verify()
+
+
+def reach(database: Database) -> None:
+    """Check it before something is served from it. The first use of an embedded server starts it, and has a bar."""
+    with busy("starting PostgreSQL" if database.is_embedded else "reaching the database"):
+        check(database)
 
 
 @dataclass(frozen=True, slots=True)
