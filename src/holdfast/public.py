@@ -54,12 +54,12 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
+from .registry import Registry
 from .runtime.around import AsyncHook, Hook
 from .runtime.batch.items import Batch, Item
 from .runtime.job import Job
 from .runtime.middleware import Middleware, Next
 from .settings import Settings
-from .shapes import Registry
 from .shapes.events.contract import Compatibility, event, upcast
 from .shapes.events.contracts.check import Verdict
 from .shapes.events.contracts.verbs import Contracts

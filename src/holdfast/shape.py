@@ -1,7 +1,7 @@
 """The seam between the engine and what is built on it: a shape says here what it adds, and reaches into nothing.
 
-A shape is one folder below holdfast.shapes. Its `__init__` makes one Shape, and `holdfast.shapes.SHAPES` lists them all.
-What its users declare and do is in the classes that `holdfast.shapes` puts together (Registry, Verbs).
+A shape is one folder below holdfast.shapes. Its module `shape` makes one Shape, and `holdfast.shapes.SHAPES` lists them all.
+What its users declare and do is in the classes that `holdfast.registry` puts together (Registry, Verbs).
 A question for the pulse of sleeping workers belongs to the service that acts on the answer (`Service.question`). The text
 of its statements is in `queries.sql` in its folder, and its part of the schema in `schema.sql` beside it.
 """

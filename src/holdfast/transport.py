@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from .distribution import install
 from .errors import ConfigurationError
 
 GROUP = "holdfast.transports"  # entry points: name = URL scheme, value = make(url, options) -> Transport
@@ -182,4 +183,4 @@ class MissingExtra(ConfigurationError):
     """A transport whose client is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")
+        super().__init__(f"{package} is not installed. Run: {install(extra)}")

@@ -273,4 +273,4 @@ except holdfast.ConfigurationError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "aiohttp is not installed. Run: pip install 'holdfast[webhooks]'"
+    assert done.stdout.strip() == "aiohttp is not installed. Run: pip install 'holdfast-pg[webhooks]'"

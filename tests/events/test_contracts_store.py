@@ -245,11 +245,11 @@ def test_without_the_library_the_error_says_what_to_install(
     first()
     second()
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[contracts\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast-pg\[contracts\]'"):
         app.contracts.check()
     assert app.contracts.store() == 2  # needs no comparison
     code, said = holdfast("contracts", "check", "-d", kit.url)
-    assert (code, "pip install 'holdfast[contracts]'" in said) == (2, True)
+    assert (code, "pip install 'holdfast-pg[contracts]'" in said) == (2, True)
 
 
 def test_what_the_library_cannot_read_is_unknown() -> None:

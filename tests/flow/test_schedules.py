@@ -15,9 +15,10 @@ from holdfast import Holdfast, Job, Registry, TaskDefinitionError, failpoints, t
 from holdfast.db.database import Database
 from holdfast.model.clock import Clock
 from holdfast.runtime.worker import Worker
-from holdfast.shapes.schedules import SHAPE, store
+from holdfast.shapes.schedules import store
 from holdfast.shapes.schedules.declare import declared
 from holdfast.shapes.schedules.service import Scheduler
+from holdfast.shapes.schedules.shape import SHAPE
 from holdfast.shapes.schedules.spec import BATCH, Spec
 from holdfast.shapes.schedules.timing import Timing
 from holdfast.testing import Kit

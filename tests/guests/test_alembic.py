@@ -167,5 +167,5 @@ def test_without_alembic_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: holdfast.contrib.alembic needs Alembic. Install it: pip install 'holdfast[alembic]'"
+        "ModuleNotFoundError: holdfast.contrib.alembic needs Alembic. Install it: pip install 'holdfast-pg[alembic]'"
     )

@@ -17,6 +17,8 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from holdfast.distribution import NAME
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,7 +67,7 @@ def closure(wheel: Path, chosen: Iterable[str]) -> dict[str, Distribution]:
         if (name, more) in seen:
             continue
         seen.add((name, more))
-        if name == "holdfast":
+        if name == NAME:
             open_ += [(r.name, tuple(r.extras)) for r in wanted(ours, more)]
             continue
         try:

@@ -16,6 +16,7 @@ from tests.surface.test_runbook_doc import parse
 
 from holdfast import Settings
 from holdfast.cli import app
+from holdfast.distribution import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "deploy"
@@ -127,7 +128,7 @@ def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= set(cited)
-    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert (cited["version"], cited["license"]) == (VERSION, project["license"])
 
 
 @pytest.mark.parametrize("name", ["bug", "wish"])

@@ -12,6 +12,8 @@ from zipfile import ZipFile
 import pytest
 from tests.packaging.built import build, closure, environment, extras, run
 
+from holdfast.distribution import NAME, VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "holdfast"
 
@@ -83,8 +85,25 @@ def test_without_its_extra_the_error_names_it(bare: Path) -> None:
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     assert sorted(said) == sorted(NEEDS)
     for extra, message in said.items():
-        assert f"pip install 'holdfast[{extra}]'" in message
+        assert f"pip install 'holdfast-pg[{extra}]'" in message
         assert message.startswith(("ConfigurationError: ", "MissingExtra: "))
+
+
+def test_it_is_installed_by_one_name_that_is_ours(wheel: Path) -> None:
+    """In package indexes `holdfast` is another project: no text may have anybody install that one."""
+    assert wheel.name.startswith(f"{NAME.replace('-', '_')}-{VERSION}-")
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    texts += [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".txt", ".html")]
+    stranger = re.compile(
+        r"""(?:pip install|uv add|uv pip install)\b[^\n`]*[ '"]holdfast(?![\w.-])|holdfast\[[a-z]"""
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in texts
+        if path.is_file() and path.suffix != ".pyc"
+        for found in stranger.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
 
 
 def test_every_extra_is_tried(wheel: Path) -> None:
@@ -108,7 +127,7 @@ def test_the_wheel_has_what_the_program_reads_and_no_tests(wheel: Path) -> None:
         if path.is_file() and path.suffix not in (".pyc",)
     }
     assert sorted(files - names) == []
-    assert [name for name in names if not name.startswith(("holdfast/", "holdfast-"))] == []
+    assert [name for name in names if not name.startswith(("holdfast/", "holdfast_pg-"))] == []
 
 
 @pytest.mark.long
@@ -206,7 +225,7 @@ def test_every_optional_import_says_what_to_install() -> None:
             continue
         handlers = [handler for node in around if isinstance(node, ast.Try) for handler in node.handlers]
         raised = " ".join(ast.unparse(handler) for handler in handlers)
-        if not re.search(r"MissingExtra\(|holdfast\[\w+\]|Unsupported\(", raised):
+        if not re.search(r"MissingExtra\(|install\(|Unsupported\(", raised):
             bad.append(f"{file} imports {package}")
     assert bad == []
 

@@ -56,7 +56,7 @@ def processor_seconds(command: list[str], times: int = 5) -> float:
 def test_it_loads_neither_the_engine_nor_a_library(code: str) -> None:
     found = loaded(code)
     ours = {name for name in found if name.startswith("holdfast.")}
-    assert ours <= {"holdfast.__main__"}
+    assert ours <= {"holdfast.__main__", "holdfast.distribution"}
     assert sorted(found & (HEAVY - loaded("import importlib.metadata"))) == []
 
 
@@ -64,6 +64,43 @@ def test_an_app_loads_no_library_of_an_extra_and_no_command_line() -> None:
     found = loaded("from holdfast import Holdfast; Holdfast('postgresql://unused.invalid/none')")
     assert sorted(found & OF_OTHERS) == []
     assert "holdfast.cli" not in found
+
+
+def test_an_app_loads_nothing_of_a_worker() -> None:
+    """A web process enqueues: it needs neither the loops, nor the doctor, nor what shapes do in a worker."""
+    found = loaded("from holdfast import Holdfast; Holdfast('postgresql://unused.invalid/none')")
+    of_worker = {"holdfast.runtime.worker", "holdfast.runtime.claim_loop", "holdfast.operate.doctor.run"}
+    assert sorted(found & of_worker) == []
+    assert sorted(name for name in found if name.endswith((".shape", ".checks", ".measure"))) == [
+        "holdfast.tasks.checks"
+    ]
+
+
+def test_a_command_loads_itself_and_no_other() -> None:
+    code = """
+import sys
+sys.argv = ['holdfast', 'status', '--help']
+from holdfast.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    found = loaded(code)
+    assert "holdfast.cli.status" in found
+    assert (
+        sorted(
+            found & {"holdfast.cli.jobs", "holdfast.cli.web", "holdfast.app", "holdfast.shapes.events.cli"}
+        )
+        == []
+    )
+
+
+def test_the_collector_runs_again_once_the_engine_is_loaded() -> None:
+    for before, after in (("", "True"), ("gc.disable()", "False")):
+        code = f"import gc\n{before}\nfrom holdfast import Holdfast\nprint(gc.isenabled())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{after}\n"
 
 
 def test_it_starts_quickly() -> None:

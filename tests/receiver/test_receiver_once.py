@@ -11,7 +11,7 @@ import pytest
 from tests.receiver.support import SECRET, body_of, post, standard
 
 from holdfast import Holdfast, ReceivedMessage, Receiver, StandardWebhooks, failpoints
-from holdfast.shapes.receiver import SHAPE
+from holdfast.shapes.receiver.shape import SHAPE
 from holdfast.shapes.receiver.store import NewMessage, Target, receive_many
 from holdfast.store.statement import Statement
 from holdfast.testing import Kit

@@ -30,7 +30,7 @@ from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
 from holdfast.operate.roles import roles_sql
 from holdfast.runtime.tidy import Tidier
-from holdfast.shapes.schedules import SHAPE
+from holdfast.shapes.schedules.shape import SHAPE
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions

@@ -25,8 +25,8 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Runner
 from holdfast.operate.refusal import Refused
 from holdfast.runtime.tidy import Tidier
-from holdfast.shapes.operations import SHAPE
 from holdfast.shapes.operations.service import Operations
+from holdfast.shapes.operations.shape import SHAPE
 from holdfast.store import operations as store
 from holdfast.store.dead import DeadFilter
 from holdfast.store.queue_load import Count

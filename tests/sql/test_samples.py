@@ -13,9 +13,9 @@ from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import ErrorText, Failed, Held
 from holdfast.operate.operator import Operator
 from holdfast.runtime.tidy import Tidier
-from holdfast.shapes.samples import SHAPE
 from holdfast.shapes.samples.checks import is_unusual
 from holdfast.shapes.samples.service import Sampler
+from holdfast.shapes.samples.shape import SHAPE
 from holdfast.store import samples as store
 from holdfast.store.samples import Sample, Usual
 from holdfast.testing import Kit

@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import within
 from tests.surface.running import Cli
 
-from holdfast import Holdfast
-from holdfast.cli import busy
+from holdfast import ConfigurationError, Holdfast
+from holdfast.cli import apps, busy, worker
 from holdfast.cli.render import Cell, ago, fitted
 from holdfast.tasks.task import raw_job
 from holdfast.testing import Kit
@@ -234,6 +234,33 @@ def test_no_bar_without_a_terminal_and_none_for_programs(monkeypatch: pytest.Mon
     with busy.busy():
         pass
     assert started == []
+
+
+def test_a_server_that_a_worker_starts_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first start of an embedded server makes it: that takes seconds, and longer where nothing is cached."""
+    drawn, pictures = threading.Event(), []
+    real = busy.picture
+
+    def picture(what: str, *args: Any) -> str:
+        pictures.append(what)
+        drawn.set()
+        return real(what, *args)
+
+    def starts(database: object) -> None:
+        drawn.wait(within(8))
+        raise ConfigurationError("started")
+
+    monkeypatch.setattr(busy, "PATIENCE", 0.0)
+    monkeypatch.setattr(busy, "picture", picture)
+    monkeypatch.setattr(apps, "check", starts)
+    monkeypatch.setattr(worker, "configure", lambda *_: None)
+    monkeypatch.setattr(worker, "load_app", lambda _: None)
+    monkeypatch.setattr(worker, "app_database", lambda _: SimpleNamespace(is_embedded=True))
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=len, flush=int))
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(ConfigurationError, match="started"):
+        worker.worker_command()
+    assert set(pictures) == {"starting PostgreSQL"}
 
 
 # Nobody there -----------------------------------------------------------------------------------------------------

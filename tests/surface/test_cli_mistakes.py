@@ -19,7 +19,7 @@ from holdfast.cli import exits, main
 from holdfast.testing import Kit
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs" / "cli.md"
 COMMANDS = every_command()
 CODES = {value for name, value in vars(exits).items() if name.isupper()}
 
@@ -39,7 +39,7 @@ def program(
     for name in [v for v in os.environ if v.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HOLDFAST_CONNECT_TIMEOUT", "0.5")
+    monkeypatch.setenv("HOLDFAST_CONNECT_TIMEOUT", "0.01")  # nothing is there to be reached
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     root = logging.getLogger()
@@ -124,6 +124,55 @@ def test_values_that_make_no_sense(program: Program, name: str) -> None:
         check(program(*words), words)
 
 
+# The commands that fall back to HOLDFAST_DATABASE_URL where the app does not load. None of them changes anything.
+LOOKS = """
+archive search, archive show, audit, dead list, dead show, doctor, events lag, events list, events show, events tail,
+explain, group list, group show, jobs list, jobs show, keys blocked, keys held, keys hot, keys limits, keys list,
+keys show, operations list, operations show, projection failures, projection list, queue list, queue show, received list,
+received show, ring, runbook, schedule list, schedule next, stats, status, subscriptions failures, subscriptions list,
+subscriptions show, top, webhook deliveries, webhook delivery, webhook list, webhook show, workers,
+workers list, workflow list, workflow show, workflow timeline
+"""
+
+
+def test_an_act_is_refused_where_the_app_does_not_load(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app may name another database than HOLDFAST_DATABASE_URL: only looks fall back to it, with a note."""
+    monkeypatch.setenv("HOLDFAST_APP", "nosuch:app")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", AWAY)
+    fell_back = set()
+    for name in RUN:
+        command = COMMANDS[name]
+        if not takes(command, "--app") or name in ("web", "config show"):
+            continue
+        yes = ("--yes",) if takes(command, "--yes") else ()
+        wanted = [p for p in command.params if p.param_type_name == "option" and p.required]
+        named = [word for p in wanted for word in (p.opts[0], "1")]
+        question = ("oldest-due",) if name == "runbook" else ()  # without one it lists them
+        ids = [str(uuid4()) for _ in needed(command)]  # a word for what wants a name, too
+        words = (*name.split(), *ids, *question, *named, *yes)
+        code, out, err = program(*words)
+        assert out == "", words
+        assert "there is no module 'nosuch'" in err or code == exits.USER, (words, err)
+        if err.startswith("note: HOLDFAST_APP is not used, the database is that of HOLDFAST_DATABASE_URL: "):
+            fell_back.add(name)
+    expected = set(LOOKS.replace("\n", " ").strip().split(", "))
+    assert (sorted(fell_back - expected), sorted(expected - fell_back)) == ([], [])
+    for words in (
+        ("queue", "pause", "mail"),
+        ("operations", "run", str(uuid4())),
+        ("doctor", "--fix", "vacuum"),
+    ):
+        code, _, err = program(*words)
+        assert code == exits.USER
+        assert "holdfast: HOLDFAST_APP cannot be used: there is no module 'nosuch' in" in err
+        assert err.endswith(
+            "This command changes something, so it does not fall back to HOLDFAST_DATABASE_URL. Name the database, with "
+            '-d "$HOLDFAST_DATABASE_URL", or fix the app\n'
+        )
+
+
 def test_no_arguments_at_all(program: Program) -> None:
     for name in RUN:
         words = tuple(name.split())
@@ -150,12 +199,14 @@ def test_ctrl_c_ends_with_130(program: Program, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_document_names_every_command() -> None:
-    listed = re.findall(r"^holdfast ([a-z -]+?)  ", DOCS, re.MULTILINE)
+    listed = re.findall(r"^holdfast ([a-z -]+?)  ", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
 
 
 def test_the_document_names_every_exit_code() -> None:
-    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", DOCS, re.MULTILINE)]
+    codes = [
+        int(code) for code in re.findall(r"^\| (\d+) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
     assert codes == sorted(CODES)
 
 

@@ -165,7 +165,7 @@ def test_a_loop_that_is_not_there_is_one_line(kit: Kit, start: Start, tmp_path: 
     (tmp_path / "uvloop.py").write_text("raise ImportError('No module named uvloop')\n")
     worker = start("worker", "shop:app", "--loop", "uvloop", PYTHONPATH=str(tmp_path))
     assert worker.end() == 2
-    assert "pip install 'holdfast[uvloop]'" in worker.err
+    assert "pip install 'holdfast-pg[uvloop]'" in worker.err
     assert "Traceback" not in worker.err
 
 

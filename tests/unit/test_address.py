@@ -22,6 +22,14 @@ from holdfast.model.address import libpq_address
             "postgresql+psycopg://h/d?ssl=require",
             "postgresql://h/d?ssl=require",
         ),  # psycopg's own, and libpq refuses it
+        ("postgresql+psycopg2://u@h/d", "postgresql://u@h/d"),
+        ("postgresql+pg8000://u@h/d", "postgresql://u@h/d"),
+        ("postgis://u@h/d?sslmode=require", "postgresql://u@h/d?sslmode=require"),
+        ("pgsql://u@h/d", "postgresql://u@h/d"),
+        ("psql://u@h/d", "postgresql://u@h/d"),
+        ("timescale://u@h/d", "postgresql://u@h/d"),
+        ("timescalegis://u@h/d", "postgresql://u@h/d"),
+        ("postgresql_psycopg2://u@h/d", "postgresql://u@h/d"),
         ("host=h dbname=d", "host=h dbname=d"),
         ("host=h password=mysql://", "host=h password=mysql://"),
     ],
@@ -30,7 +38,10 @@ def test_what_libpq_reads(given: str, read: str) -> None:
     assert libpq_address(given) == read
 
 
-@pytest.mark.parametrize("scheme", ["mysql", "mysql+asyncmy", "sqlite", "postgresqlx", "postgresql+", "http"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["mysql", "mysql+asyncmy", "sqlite", "postgresqlx", "postgresql+", "http", "cockroachdb"],
+)
 def test_another_database_is_refused_and_its_password_is_not_shown(scheme: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         libpq_address(f"{scheme}://u:secret@h/d")

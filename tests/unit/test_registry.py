@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.errors import DuplicateTask, TaskDefinitionError
 from holdfast.model.job import Enqueued, JobStatus, NewRow
+from holdfast.registry import Registry
 from holdfast.runtime.handler import Handlers
-from holdfast.shapes import Registry
 from holdfast.store.show import Look
 from holdfast.tasks.taskset import TaskSet
 

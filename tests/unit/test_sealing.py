@@ -162,7 +162,7 @@ def test_without_the_package_a_ring_says_what_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert KeyRing({}).seal("x", HERE) == (None, b"x")
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[webhooks\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast-pg\[webhooks\]'"):
         KeyRing({"a": A}).seal("x", HERE)
 
 

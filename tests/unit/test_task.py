@@ -18,8 +18,8 @@ from holdfast.errors import (
 )
 from holdfast.model.backoff import Backoff
 from holdfast.model.job import Enqueued, JobStatus, NewRow
+from holdfast.registry import Registry
 from holdfast.runtime.job import Job
-from holdfast.shapes import Registry
 from holdfast.store.show import Look
 from holdfast.tasks.options import task_settings
 from holdfast.tasks.task import aenqueue_all, enqueue_all, raw_job

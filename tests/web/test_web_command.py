@@ -159,4 +159,4 @@ def test_without_its_libraries_it_says_what_to_install(cli: Cli, monkeypatch: py
     monkeypatch.setitem(sys.modules, "holdfast.web.serve", None)
     monkeypatch.delitem(sys.modules, "holdfast.web.serve")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert cli.refused("web") == "the dashboard needs uvicorn. Install it: pip install 'holdfast[web]'"
+    assert cli.refused("web") == "the dashboard needs uvicorn. Install it: pip install 'holdfast-pg[web]'"

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.model.outcome import Outcome
-from holdfast.shapes import Registry
+from holdfast.registry import Registry
 from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive

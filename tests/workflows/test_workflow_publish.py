@@ -28,7 +28,7 @@ from holdfast import (
 )
 from holdfast.model.job import Grant
 from holdfast.model.outcome import Completed, DeadLettered, Released, Suspended
-from holdfast.shapes import Registry
+from holdfast.registry import Registry
 from holdfast.shapes.workflows import store as statements
 from holdfast.shapes.workflows.journal import Record
 from holdfast.shapes.workflows.outgoing import NewEvent, event_id

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from ..distribution import VERSION
 from .loops import loop_name
 
 SHOWN = (
@@ -35,7 +36,7 @@ def describe(url: str, own: bool) -> dict[str, Any]:
         )
         settings: dict[str, str] = dict(rows.fetchall())
     return {
-        "holdfast": _release("holdfast"),
+        "holdfast": VERSION,
         "python": platform.python_version(),
         "build": build(str(sysconfig.get_config_var("CONFIG_ARGS") or "")),
         "loop": loop_name(),
@@ -55,7 +56,7 @@ def describe(url: str, own: bool) -> dict[str, Any]:
 
 
 def build(arguments: str) -> str:
-    """How this interpreter was built, as far as it says: one without --enable-optimizations is slower by a fifth or more."""
+    """How this interpreter was built, as far as it says: one without --enable-optimizations is slower."""
     said = "optimised" if "--enable-optimizations" in arguments else "does not say that it is optimised"
     threads = ", without a global interpreter lock" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
     return f"{platform.python_implementation()}, {said}{threads}"

@@ -15,67 +15,48 @@ supervising  worker processes below this one
 refusals   what is said of a refusal: the way out, as a command
 """
 
+import functools
 import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import (
-    archive,
-    config,
-    db,
-    dead,
-    group,
-    jobs,
-    key_limits,
-    migrate,
-    monitoring,
-    operations,
-    queue,
-    roles,
-    task,
-    workers,
-)
-from holdfast.cli.audit import audit_command
-from holdfast.cli.bench import PASS_THROUGH, bench_command
-from holdfast.cli.dev import dev_command
-from holdfast.cli.doctor import doctor_command
-from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
-from holdfast.cli.explain import explain_command
-from holdfast.cli.init import init_command
-from holdfast.cli.lab import lab_command
-from holdfast.cli.refusals import words
-from holdfast.cli.render import styled
-from holdfast.cli.ring import ring_command
-from holdfast.cli.runbook import runbook_command
 from holdfast.cli.sections import Sections
-from holdfast.cli.stats import stats_command
-from holdfast.cli.status import status_command
-from holdfast.cli.top import top_command
-from holdfast.cli.web import web_command
-from holdfast.cli.worker import worker_command
 from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
-from holdfast.shape import Shape
-from holdfast.shapes import SHAPES
+from holdfast.shapes import commands
+
+if TYPE_CHECKING:
+    from holdfast.shape import Shape
+
+    app: typer.Typer  # with all commands: it is made when it is asked for
 
 COMPLETING = "_HOLDFAST_COMPLETE"  # set by the shell's completion
 
-app = typer.Typer(
-    name="holdfast",
-    cls=Sections,
-    help="Durable work on PostgreSQL.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+# Each command or group of commands, in the order of the first page of help: its module, and the name in it. A process
+# loads the one that it runs.
+COMMANDS: Mapping[str, str] = {
+    **{name: f"{__name__}.{name}:{name}_command" for name in ("init", "worker", "dev", "web", "lab")},
+    **{name: f"{__name__}.{name}:{name}_command" for name in ("status", "top", "explain", "doctor")},
+    **{name: f"{__name__}.{name}:app" for name in ("jobs", "dead", "archive", "group")},
+    "keys": f"{__name__}.key_limits:app",
+    "operations": f"{__name__}.operations:app",
+    "audit": f"{__name__}.audit:audit_command",
+    **{name: f"{__name__}.{name}:app" for name in ("queue", "task")},
+    **commands(),
+    "workers": f"{__name__}.workers:app",
+    "ring": f"{__name__}.ring:ring_command",
+    "config": f"{__name__}.config:app",
+    **{name: f"{__name__}.{name}:{name}_command" for name in ("enqueue", "stats", "runbook")},
+    **{name: f"{__name__}.{name}:app" for name in ("migrate", "roles", "db", "monitoring")},
+    "bench": f"{__name__}.bench:bench_command",
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -84,7 +65,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -93,44 +73,54 @@ def root(
     """Durable work on PostgreSQL."""
 
 
-def add_shapes(shapes: Iterable[Shape]) -> None:
-    """The commands of each shape that has some."""
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault("app", _program(COMMANDS))
+
+
+def runs(words: Sequence[str]) -> typer.Typer:
+    """What runs these words: the one command that the first of them names, else all."""
+    if words and words[0] in COMMANDS and COMPLETING not in os.environ:
+        return _alone(words[0])
+    return __getattr__("app")  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _alone(name: str) -> typer.Typer:
+    return _program({name: COMMANDS[name]})
+
+
+def _program(wanted: Mapping[str, str]) -> typer.Typer:
+    made = typer.Typer(
+        name="holdfast",
+        cls=Sections,
+        help="Durable work on PostgreSQL.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    made.callback()(root)
+    _add(made, wanted)
+    return made
+
+
+def _add(to: typer.Typer, wanted: Mapping[str, str]) -> None:
+    for name, where in wanted.items():
+        module, _, attribute = where.partition(":")
+        loaded = importlib.import_module(module)
+        found = getattr(loaded, attribute)
+        if isinstance(found, typer.Typer):
+            to.add_typer(found, name=name)
+        else:
+            to.command(name, context_settings=getattr(loaded, "PASS_THROUGH", None))(found)
+
+
+def add_shapes(shapes: "Iterable[Shape]") -> None:
+    """The commands of shapes that are not our own."""
     for shape in shapes:
-        for name, where in shape.cli.items():
-            module, _, attribute = where.partition(":")
-            app.add_typer(getattr(importlib.import_module(module), attribute), name=name)
-
-
-app.command("init")(init_command)
-app.command("worker")(worker_command)
-app.command("dev")(dev_command)
-app.command("web")(web_command)
-app.command("lab")(lab_command)
-app.command("status")(status_command)
-app.command("top")(top_command)
-app.command("explain")(explain_command)
-app.command("doctor")(doctor_command)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(dead.app, name="dead")
-app.add_typer(archive.app, name="archive")
-app.add_typer(group.app, name="group")
-app.add_typer(key_limits.app, name="keys")
-app.add_typer(operations.app, name="operations")
-app.command("audit")(audit_command)
-app.add_typer(queue.app, name="queue")
-app.add_typer(task.app, name="task")
-add_shapes(SHAPES)
-app.add_typer(workers.app, name="workers")
-app.command("ring")(ring_command)
-app.add_typer(config.app, name="config")
-app.command("enqueue")(enqueue_command)
-app.command("stats")(stats_command)
-app.command("runbook")(runbook_command)
-app.add_typer(migrate.app, name="migrate")
-app.add_typer(roles.app, name="roles")
-app.add_typer(db.app, name="db")
-app.add_typer(monitoring.app, name="monitoring")
-app.command("bench", context_settings=PASS_THROUGH)(bench_command)
+        _add(__getattr__("app"), shape.cli)
 
 
 def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
@@ -141,8 +131,11 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         given = sys.argv[1:] if arguments is None else arguments
-        app(args=given, prog_name=program, obj=tuple(given))  # for a command that starts itself again
+        obj = tuple(given)  # for a command that starts itself again
+        runs(given)(args=given, prog_name=program, obj=obj)
     except HoldfastError as error:
+        from holdfast.cli.refusals import words
+
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError | EventsGone)
         _leave(words(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
@@ -160,6 +153,8 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
 
 
 def _leave(message: str, code: int) -> None:
+    from holdfast.cli.render import styled
+
     line = printable(" ".join(message.split()))
     print(f"{styled('holdfast:', 'red', sys.stderr)} {line}", file=sys.stderr)  # noqa: T201
     sys.exit(code)

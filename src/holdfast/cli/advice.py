@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.db.database import Database
 from holdfast.db.embedded import default_path, parse_embedded_url
+from holdfast.distribution import NAME
 from holdfast.model.text import command
 from holdfast.operate.advice import Advice
 
@@ -149,7 +150,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "synchronise_clock": lambda _, __: "timedatectl set-ntp true",
     "step_clock": lambda _, __: "chronyc makestep",
     "fewer_slots": lambda _, __: "holdfast worker MODULE:APP --concurrency N   (fewer slots per worker)",
-    "upgrade": lambda _, __: "pip install --upgrade holdfast",
+    "upgrade": lambda _, __: f"pip install --upgrade {NAME}",
     "migrate": _holdfast("migrate", "up"),
     "print_schema": _holdfast("migrate", "sql"),
     # Jobs

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.app import Holdfast
+from holdfast.cli.busy import busy
 from holdfast.cli.nearby import app_database, found_database, project_folder, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
@@ -26,6 +26,9 @@ from holdfast.model.actor import Actor
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
 from holdfast.settings import default_actor, load_settings
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 APP_VARIABLE = "HOLDFAST_APP"
 URL_VARIABLE = "HOLDFAST_DATABASE_URL"
@@ -59,7 +62,7 @@ class Where:
     as_json: JsonOption = False
 
 
-def load_app(name: str | None) -> Holdfast:
+def load_app(name: str | None) -> "Holdfast":
     """The app that MODULE:APP names; modules are looked for in the current folder first, and then where the server of `dev`
     is, if that is above."""
     name = name or os.environ.get(APP_VARIABLE)
@@ -73,6 +76,8 @@ def load_app(name: str | None) -> Holdfast:
             f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}"
         )
     found = _attribute(_import(module_name), attribute or "app")
+    from holdfast.app import Holdfast  # with the user's module, which most often has loaded it
+
     if not isinstance(found, Holdfast):
         raise ConfigurationError(
             f"{module_name}:{attribute or 'app'} is not a Holdfast app but {_a(type(found).__name__)}"
@@ -137,6 +142,8 @@ def _modules(folder: Path) -> list[str]:
 
 
 def _attribute(module: ModuleType, name: str) -> object:
+    from holdfast.app import Holdfast
+
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -153,10 +160,10 @@ def _a(noun: str) -> str:
 
 @contextlib.contextmanager
 def open_database(
-    url: str | None, app: str | None = None, *, checked: bool = True, makes: bool = False
+    url: str | None, app: str | None = None, *, checked: bool = True, makes: bool = False, looks: bool = False
 ) -> Iterator[Database]:
     """The database a command works on, reached and checked: the url, the app's, or what the environment names. `makes`: an
-    embedded server that is not there yet is made."""
+    embedded server that is not there yet is made. `looks`: the command changes nothing, so that the app need not load."""
     for option, value in (("--database-url", url), ("--app", app)):
         if value is not None and not value.strip():  # an unset variable must not mean another database
             raise ConfigurationError(f"{option} is empty. Name one, or leave the option out")
@@ -165,7 +172,7 @@ def open_database(
     elif app:
         database = app_database(load_app(app))
     elif os.environ.get(APP_VARIABLE):
-        database = _of_environment()
+        database = _of_environment(looks)
     else:
         database = found_database()
     if not makes:
@@ -178,14 +185,20 @@ def open_database(
         database.close()
 
 
-def _of_environment() -> Database:
-    """The database of HOLDFAST_APP. Its code is not needed where HOLDFAST_DATABASE_URL stands beside it, as in the line that
-    `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken."""
+def _of_environment(looks: bool) -> Database:
+    """The database of HOLDFAST_APP. A look does not need its code where HOLDFAST_DATABASE_URL stands beside it, as in the
+    line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken. An act is
+    refused: the app may name another database than that variable."""
     try:
         app = load_app(None)
     except ConfigurationError as error:
         if not (url := os.environ.get(URL_VARIABLE)):
             raise
+        if not looks:
+            raise ConfigurationError(
+                f"{APP_VARIABLE} cannot be used: {error}. This command changes something, so it does not fall back to "
+                f'{URL_VARIABLE}. Name the database, with -d "${URL_VARIABLE}", or fix the app'
+            ) from None
         typer.echo(
             f"note: {APP_VARIABLE} is not used, the database is that of {URL_VARIABLE}: {error}", err=True
         )
@@ -195,14 +208,20 @@ def _of_environment() -> Database:
 
 @contextlib.contextmanager
 def operator_at(
-    where: Where, *, checked: bool = True, reason: str | None = None, makes: bool = False
+    where: Where,
+    *,
+    checked: bool = True,
+    reason: str | None = None,
+    makes: bool = False,
+    looks: bool = False,
 ) -> Iterator[Operator]:
     """The operator at this command line, and why it acts. The database is opened when a verb needs it."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def database() -> Database:
-            opened = open_database(where.database_url, where.app, checked=checked, makes=makes)
+            url, app = where.database_url, where.app
+            opened = open_database(url, app, checked=checked, makes=makes, looks=looks)
             return stack.enter_context(opened)
 
         yield Operator(database, Actor(default_actor(), "cli", reason=reason))
@@ -211,6 +230,12 @@ def operator_at(
 def check(database: Database) -> None:
     """Fail at once and with the reason when the server is away or the schema is not this release's."""
     migrate.status(database.dsn).verify()
+
+
+def reach(database: Database) -> None:
+    """Check it before something is served from it. The first use of an embedded server starts it, and has a bar."""
+    with busy("starting PostgreSQL" if database.is_embedded else "reaching the database"):
+        check(database)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
 
 
 @app.command("search")
-@command
+@command(looks=True)
 def search_command(
     which: FinishedOptions,
     page: Page,
@@ -28,7 +28,7 @@ def search_command(
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one finished job."""
     return Shown(operator.find_archived(job_id), print_report)

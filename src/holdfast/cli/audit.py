@@ -13,7 +13,7 @@ from holdfast.operate.operator import Operator
 from holdfast.store.audit import AuditLine
 
 
-@command
+@command(looks=True)
 def audit_command(
     limit: LimitOption = 50,
     before: Annotated[

@@ -40,18 +40,24 @@ class Shown(Generic[T]):
 def command(run: Run) -> Callable[..., None]: ...
 @overload
 def command(
-    *, checked: bool = ..., asks_why: bool = ..., makes: bool = ...
+    *, checked: bool = ..., asks_why: bool = ..., makes: bool = ..., looks: bool | str = ...
 ) -> Callable[[Run], Callable[..., None]]: ...
 def command(
-    run: Run | None = None, *, checked: bool = True, asks_why: bool = False, makes: bool = False
+    run: Run | None = None,
+    *,
+    checked: bool = True,
+    asks_why: bool = False,
+    makes: bool = False,
+    looks: bool | str = False,
 ) -> Any:
     """The command that runs this with an operator and shows what it returns. Not `checked`: also on another schema.
-    `asks_why`: it has an option --reason, for the audit. `makes`: an embedded server that is not there yet is made."""
-    how = functools.partial(_command, checked, asks_why, makes)
+    `asks_why`: it has an option --reason, for the audit. `makes`: an embedded server that is not there yet is made. `looks`:
+    it changes nothing, and works where the app does not load; a word names the option with which it acts."""
+    how = functools.partial(_command, checked, asks_why, makes, looks)
     return how if run is None else how(run)
 
 
-def _command(checked: bool, asks_why: bool, makes: bool, run: Run) -> Callable[..., None]:
+def _command(checked: bool, asks_why: bool, makes: bool, looks: bool | str, run: Run) -> Callable[..., None]:
     signature = inspect.signature(run, eval_str=True)
     groups = _groups(signature)
     own = set(signature.parameters)
@@ -62,7 +68,9 @@ def _command(checked: bool, asks_why: bool, makes: bool, run: Run) -> Callable[.
         for name, group in groups.items():
             given[name] = group(**{field.name: given[field.name] for field in dataclasses.fields(group)})
         why = given.get("reason") or None
-        with operator_at(where, checked=checked, reason=why, makes=makes) as operator:
+        only_looks = not given[looks] if isinstance(looks, str) else looks
+        at = operator_at(where, checked=checked, reason=why, makes=makes, looks=only_looks)
+        with at as operator:
             given = {name: whole_ids(operator, value) for name, value in given.items()}
             given["operator"] = operator
             with busy(as_json=where.as_json):

@@ -59,7 +59,8 @@ def _workers(context: typer.Context) -> Iterator[Offer]:
 @contextlib.contextmanager
 def operator_of(context: typer.Context) -> Iterator[Operator]:
     given = context.params
-    with operator_at(Where(given.get("database_url"), given.get("app")), checked=False) as operator:
+    where = Where(given.get("database_url"), given.get("app"))
+    with operator_at(where, checked=False, looks=True) as operator:
         if operator.database.is_embedded:
             raise LookupError
         yield operator

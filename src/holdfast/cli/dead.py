@@ -31,7 +31,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     which: DeadOptions,
     operator: Operator,
@@ -94,7 +94,7 @@ def _print_page(page: DeadPage) -> None:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one dead letter."""
     return Shown(operator.find_dead(job_id), print_report)

@@ -21,7 +21,7 @@ from holdfast.operate.wording import several
 from holdfast.shapes import CHECKS
 
 
-@command(checked=False)
+@command(checked=False, looks="fixed")
 def doctor_command(
     only: Annotated[
         list[str] | None,

@@ -17,7 +17,7 @@ from holdfast.operate.operator import Operator
 from holdfast.shapes import MEANS
 
 
-@command(checked=False)
+@command(checked=False, looks=True)
 def explain_command(
     job_id: Annotated[
         UUID,

@@ -15,7 +15,7 @@ _NUMBERS = ("total", "open", "discarded")
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     only_open: Annotated[bool, typer.Option("--open", help="Only those that are not finished.")] = False,
     limit: LimitOption = 50,
@@ -49,7 +49,7 @@ def _row(line: GroupLine) -> list[str]:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(group_id: GroupArgument, operator: Operator) -> Shown[GroupReport]:
     """Show one group: how many have ended, how, and its callback."""
     return Shown(operator.find_group(group_id), _print)

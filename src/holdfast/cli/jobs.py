@@ -28,7 +28,7 @@ app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     which: JobOptions,
     page: Page,
@@ -40,7 +40,7 @@ def list_command(
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one job: payload, owner, progress, every failed attempt."""
     return Shown(operator.find_job(job_id), print_report)

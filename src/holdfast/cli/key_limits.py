@@ -35,7 +35,7 @@ def limit_command(
 
 
 @app.command("limits")
-@command
+@command(looks=True)
 def limits_command(
     operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
 ) -> Shown[LimitedKeys]:

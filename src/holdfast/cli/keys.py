@@ -46,7 +46,7 @@ _DONE = {"retried": "retried in place", "skipped": "going on without it", "relea
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     queue: QueueArgument,
     operator: Operator,
@@ -88,7 +88,7 @@ def _end(until: datetime) -> str:
 
 
 @app.command("blocked")
-@command
+@command(looks=True)
 def blocked_command(
     operator: Operator,
     queue: AnyQueueArgument = None,
@@ -134,7 +134,7 @@ def _when(k: StuckKey) -> str:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(
     queue: QueueArgument,
     key: Annotated[str, typer.Argument(metavar="KEY")],
@@ -174,7 +174,7 @@ def _print_stream(stream: Stream) -> None:
 
 
 @app.command("hot")
-@command
+@command(looks=True)
 def hot_command(
     operator: Operator,
     queue: AnyQueueArgument = None,
@@ -316,7 +316,7 @@ def lift_command(queue: QueueArgument, keys: KeysArgument, operator: Operator) -
 
 
 @app.command("held")
-@command
+@command(looks=True)
 def held_command(
     operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
 ) -> Shown[HeldKeys]:

@@ -37,8 +37,9 @@ def up_command(
     ] = "60s",
 ) -> None:
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
-    dsn = resolve_dsn(database_url(database))
-    total, steps = len(migrate.status(dsn).pending), itertools.count()
+    with busy.busy("reaching the database"):  # an embedded one is made and started first
+        dsn = resolve_dsn(database_url(database))
+        total, steps = len(migrate.status(dsn).pending), itertools.count()
 
     def say(step: str) -> None:
         busy.erase()

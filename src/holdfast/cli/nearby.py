@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.app import Holdfast
 from holdfast.db.database import Database
 from holdfast.db.embedded import default_path, parse_embedded_url, status
 from holdfast.errors import ConfigurationError
 from holdfast.settings import database_url, describe_database, load_settings
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 _HERE = "embedded:"
 
@@ -18,7 +21,7 @@ def found_database() -> Database:
     return Database(database_url(None if named else _HERE), load_settings())
 
 
-def app_database(app: Holdfast) -> Database:
+def app_database(app: "Holdfast") -> Database:
     """The app's own; where nobody names one, the embedded server of this folder, or of one above it."""
     given = app._given_settings.database_url if app._given_settings else None
     if not (app._url or given or describe_database()) and _is_there():

@@ -21,7 +21,7 @@ OperationArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     state: Annotated[str | None, typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.")] = None,
     limit: LimitOption = 50,
@@ -48,7 +48,7 @@ def _print_page(page: OperationPage) -> None:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(operation: OperationArgument, operator: Operator) -> Shown[Operation]:
     """Show one operation: what it is about, how far it is, what was left out and why."""
     return Shown(operator.find_operation(operation), _print)

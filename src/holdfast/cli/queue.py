@@ -89,7 +89,7 @@ def _print_made(made: QueueMade) -> None:
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(operator: Operator) -> Shown[list[QueueLoad]]:
     """List the queues with what waits and runs in each."""
     loads, rules = operator.list_queues(), operator.list_rules()
@@ -127,7 +127,7 @@ def _print_list(loads: list[QueueLoad], rules: Mapping[str, QueueRulesSeen]) -> 
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(name: NameArgument, operator: Operator) -> Shown[QueueRulesSeen]:
     """Show the rules of a queue, and how much of each limit is used now."""
     return Shown(operator.show_rules(name), _print_rules)

@@ -16,7 +16,7 @@ from holdfast.operate.ring import LAST, RingReport
 from holdfast.store.ring import Affinity
 
 
-@command
+@command(looks=True)
 def ring_command(
     queue: Annotated[
         str | None,

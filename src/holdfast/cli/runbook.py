@@ -21,7 +21,7 @@ def _complete_name(incomplete: str) -> list[str]:
     return [name for name in QUESTIONS if name.startswith(incomplete)]
 
 
-@command
+@command(looks=True)
 def runbook_command(
     name: Annotated[
         str | None,

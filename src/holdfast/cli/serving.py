@@ -24,6 +24,7 @@ from holdfast import telemetry
 from holdfast.app import Holdfast
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
+from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
 from holdfast.model.release import UNKNOWN, own_version
 from holdfast.runtime.gc_tuning import tuned_gc
@@ -45,9 +46,7 @@ def _new_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
     try:
         made: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     except ImportError as error:
-        raise ConfigurationError(
-            f"--loop uvloop: {error}. Install it: pip install 'holdfast[uvloop]'"
-        ) from None
+        raise ConfigurationError(f"--loop uvloop: {error}. Install it: {install('uvloop')}") from None
     return made
 
 

@@ -22,7 +22,7 @@ STOOD = ("due", "behind", PROCESSING, HELD, BLOCKED, "oldest", "workers")
 NUMBERS = (COMPLETED, "failed", "dead", "per min", "mean run", "p95 run", "mean wait", "p95 wait", "max wait")
 
 
-@command
+@command(looks=True)
 def stats_command(
     minutes: Annotated[int, typer.Option("--minutes", "-m", help="How far back to look.")] = 60,
     queue: QueueOption = None,

@@ -19,7 +19,7 @@ from holdfast.store.queue_load import Count
 NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 
 
-@command
+@command(looks=True)
 def status_command(
     watched: Annotated[bool, typer.Option("--watch", help="Draw it again and again, until Ctrl-C.")] = False,
     every: EveryOption = "2s",

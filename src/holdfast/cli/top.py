@@ -72,7 +72,7 @@ class Looking:
         self._due = time.monotonic() + EXAMINED
 
 
-@command
+@command(looks=True)
 def top_command(
     every: EveryOption = "2s", times: TimesOption = None, *, where: Where, operator: Operator
 ) -> Shown[None]:

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, app_name, check, load_app
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, app_name, load_app, reach
 from holdfast.cli.logs import LogFormat, LogLevel, configure
+from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.thresholds import read_limits
 
@@ -23,9 +24,7 @@ def surface(module: str = "holdfast.web.serve", what: str = "the dashboard") -> 
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("holdfast"):
             raise
-        raise ConfigurationError(
-            f"{what} needs {error.name}. Install it: pip install 'holdfast[web]'"
-        ) from None
+        raise ConfigurationError(f"{what} needs {error.name}. Install it: {install('web')}") from None
 
 
 AllowedHostOption = Annotated[
@@ -119,7 +118,7 @@ def _apps(
     """What is served, and how commands name it. One database is checked before; of several one may be away."""
     if not databases:
         one = _app(url, app)
-        check(one.database)
+        reach(one.database)
         return one, app_name(app).name
     words = [word.partition("=") for word in databases]
     for name, _, where in words:

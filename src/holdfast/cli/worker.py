@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.apps import AppArgument, check, load_app
+from holdfast.cli.apps import AppArgument, load_app, reach
 from holdfast.cli.completion import complete_queue
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.nearby import app_database
@@ -55,7 +55,7 @@ def worker_command(
     supervisor = None if tether is None else SupervisorLink(tether)
     chosen = configure(log_format, log_level)
     found = load_app(app)
-    check(app_database(found))
+    reach(app_database(found))
     work = Work(tuple(queues or ()), concurrency, exit_when_idle, health_port, health_host, health_fd, loop)
     many = how_many(found.settings.processes if processes is None else processes)
     if supervisor is not None or many == 1:

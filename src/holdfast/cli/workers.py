@@ -40,7 +40,7 @@ def workers_command(
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(operator: Operator, everyone: EveryoneOption = False) -> Shown[list[WorkerLine]]:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
     found = operator.list_workers(with_gone=everyone)

@@ -7,11 +7,13 @@ In env.py: `import holdfast.contrib.alembic`, which makes the operation known, a
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.distribution import install
+
 try:
     from alembic.operations import MigrateOperation, Operations
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "holdfast.contrib.alembic needs Alembic. Install it: pip install 'holdfast[alembic]'"
+        f"holdfast.contrib.alembic needs Alembic. Install it: {install('alembic')}"
     ) from missing
 from sqlalchemy.engine import Connection
 

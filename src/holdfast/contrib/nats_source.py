@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from ..distribution import install
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..transport import InMessage
@@ -47,7 +48,7 @@ class NatsSource:
             from nats.js.api import AckPolicy, ConsumerConfig
             from nats.js.errors import NotFoundError
         except ImportError:
-            raise ConfigurationError("nats_source needs nats-py: pip install 'holdfast[nats]'") from None
+            raise ConfigurationError(f"nats_source needs nats-py: {install('nats')}") from None
 
         said: list[str] = []
 

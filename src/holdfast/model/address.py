@@ -7,6 +7,8 @@ from ..errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)://")
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+[a-z0-9_]+)?")  # SQLAlchemy names the driver behind a plus
+# What DATABASE_URL of Django projects may say, by dj-database-url and django-environ: PostgreSQL, and a backend for it.
+_DJANGO = re.compile(r"postgis|pgsql|psql|timescale|timescalegis|postgres(?:ql)?_psycopg2?")
 _ASYNCPG_NAMES = {"ssl": "sslmode", "database": "dbname"}
 # They say how asyncpg or SQLAlchemy caches statements and connections, and nothing about the server.
 _NOT_ABOUT_THE_SERVER = {
@@ -25,6 +27,8 @@ def libpq_address(url: str) -> str:
     if found is None:
         return url
     scheme = found[1].lower()
+    if _DJANGO.fullmatch(scheme):
+        scheme = "postgresql"
     if not _POSTGRES.fullmatch(scheme):
         raise ConfigurationError(
             f"the address begins with {found[1]}://, which is no PostgreSQL. Holdfast keeps its jobs in PostgreSQL: "

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..distribution import VERSION
 from .text import storable
 
 UNKNOWN = "unknown"
@@ -14,10 +14,7 @@ _SHOWN = 12  # characters of a commit
 
 def own_version() -> str:
     """The version of the installed Holdfast."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return UNKNOWN
+    return VERSION
 
 
 def find_release(given: str | None, module: str) -> str:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ..distribution import install
 from ..errors import ConfigurationError, SecretUnreadable
 
 VARIABLE = "HOLDFAST_SECRET_KEYS"
@@ -127,7 +128,7 @@ def _cipher(key: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise ConfigurationError(
-            f"sealing secrets ({VARIABLE}) needs the package cryptography: pip install 'holdfast[webhooks]'"
+            f"sealing secrets ({VARIABLE}) needs the package cryptography: {install('webhooks')}"
         ) from None
     return AESGCM(key)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
+from ..distribution import install
 from ..errors import ConfigurationError
 from .sealing import Hidden
 
@@ -61,7 +62,7 @@ class Ed25519Key:
             from cryptography.hazmat.primitives.asymmetric import ed25519
         except ImportError:
             raise ConfigurationError(
-                "signatures v1a need the package cryptography: pip install 'holdfast[ed25519]'"
+                f"signatures v1a need the package cryptography: {install('ed25519')}"
             ) from None
         self._invalid = InvalidSignature
         self._private: Any = None

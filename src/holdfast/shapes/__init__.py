@@ -1,45 +1,42 @@
 """The shapes: kinds of work on top of the engine, a folder each. What they have in common is in holdfast.shape.
 
-The app, the doctor and the command line read this list and nothing else of a shape.
+The app, the doctor and the command line read these lists and nothing else of a shape:
+SHAPES      what each shape adds to a worker
+MEANS       what they say of their own jobs to `holdfast explain`
+CHECKS      what the doctor looks at, the engine's checks first
+They come with their first use, because they bring all the code of a worker: a process that only enqueues needs none.
 """
 
-from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
-from ..shape import Shape
-from . import events, operations, receiver, relays, samples, schedules, webhooks, workflows
-from .events.contracts.verbs import HasContracts
-from .events.declare import Subscribing
-from .events.publish import outgoing, type_of_event
-from .events.verbs import HasEvents
-from .receiver.declare import Receiving
-from .relays.declare import Relaying
-from .schedules.declare import Scheduling
-from .schedules.verbs import HasSchedules
-from .webhooks.declare import Hooking
-from .workflows.declare import Workflows
-from .workflows.outgoing import Events
+import importlib
+from typing import TYPE_CHECKING, Any
 
-SHAPES: tuple[Shape, ...] = (
-    schedules.SHAPE,
-    events.SHAPE,
-    relays.SHAPE,
-    receiver.SHAPE,
-    webhooks.SHAPE,
-    workflows.SHAPE,
-    operations.SHAPE,
-    samples.SHAPE,
-)
-MEANS = tuple(shape.means for shape in SHAPES if shape.means is not None)
-CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
+if TYPE_CHECKING:
+    from ..operate.doctor.finding import Check
+    from ..operate.reason import Means
+    from ..shape import Shape
+
+    SHAPES: tuple[Shape, ...]
+    MEANS: tuple[Means, ...]
+    CHECKS: tuple[Check, ...]
+FOLDERS = ("schedules", "events", "relays", "receiver", "webhooks", "workflows", "operations", "samples")
 
 
-class Registry(Scheduling, Relaying, Hooking, Subscribing, Receiving, Workflows):
-    """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
+def commands() -> dict[str, str]:
+    """The groups of commands of all shapes, by name: the module of each, and the Typer in it."""
+    found: dict[str, str] = {}
+    for folder in FOLDERS:
+        found |= getattr(importlib.import_module(f"{__name__}.{folder}"), "CLI", {})
+    return found
 
-    A registry that several apps include writes its jobs through the newest of them.
-    """
 
-    _events = Events(type_of_event, outgoing)  # for wf.publish()
-
-
-class Verbs(HasSchedules, HasEvents, HasContracts):
-    """What an app can do beside its tasks, shape by shape."""
+def __getattr__(name: str) -> Any:
+    if name not in ("SHAPES", "MEANS", "CHECKS"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    shapes = tuple(importlib.import_module(f"{__name__}.{folder}.shape").SHAPE for folder in FOLDERS)
+    of_engine = importlib.import_module("holdfast.operate.doctor.run").CHECKS
+    globals().update(
+        SHAPES=shapes,
+        MEANS=tuple(shape.means for shape in shapes if shape.means is not None),
+        CHECKS=(*of_engine, *(check for shape in shapes for check in shape.checks)),
+    )
+    return globals()[name]

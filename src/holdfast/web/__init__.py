@@ -26,6 +26,7 @@ reading      the database, read-only
 snapshots    one look for everybody
 """
 
+from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
 
 try:
@@ -35,9 +36,7 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("holdfast"):
         raise
-    raise ConfigurationError(
-        f"the dashboard needs {error.name}. Install it: pip install 'holdfast[web]'"
-    ) from None
+    raise ConfigurationError(f"the dashboard needs {error.name}. Install it: {install('web')}") from None
 
 __all__ = [
     "Authorize",

@@ -74,7 +74,7 @@ asyncio.run(main())
 
 def run(bench: Bench) -> None:
     if importlib.util.find_spec("aiohttp") is None:
-        bench.say("boundaries: aiohttp is not installed (holdfast[webhooks]), webhooks are not measured")
+        bench.say("boundaries: aiohttp is not installed (extra webhooks), webhooks are not measured")
         return
     for name, wait in (("webhooks-20ms", SLOW), ("webhooks-instant", 0.0)):
         delivering(bench, name, wait)

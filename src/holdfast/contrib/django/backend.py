@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from ...db.guests import sync_guest
 from ...errors import ConfigurationError
-from ...shapes import Registry
+from ...registry import Registry
 from ...store.show import Attempt, JobDetail, show_errors, show_job
 from ...store.statement import Statement
 from ...tasks.task import Task as OurTask

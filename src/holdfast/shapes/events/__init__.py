@@ -27,23 +27,10 @@ cli           `holdfast events`; cli_subscriptions: `holdfast subscriptions`
 contracts     what the data of each type looks like, and whether versions go together
 """
 
-from ...shape import Shape
-from .checks import CHECKS
-from .measure import MEASURES
-from .service import services
-from .store import empty_slots, prune_ids
-
-SHAPE = Shape(
-    "events",
-    services=services,
-    prunes={"events": empty_slots, "event_ids": prune_ids},
-    checks=CHECKS,
-    measures=MEASURES,
-    cli={
-        "events": f"{__name__}.cli:app",
-        "subscriptions": f"{__name__}.cli_subscriptions:app",
-        "projection": f"{__name__}.cli_projections:app",
-        "contracts": f"{__name__}.contracts.cli:app",
-    },
-    pages=f"{__name__}.pages:PAGES",
-)
+# Groups of commands: the module of each, and the Typer in it.
+CLI = {
+    "events": f"{__name__}.cli:app",
+    "subscriptions": f"{__name__}.cli_subscriptions:app",
+    "projection": f"{__name__}.cli_projections:app",
+    "contracts": f"{__name__}.contracts.cli:app",
+}

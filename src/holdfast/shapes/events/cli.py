@@ -113,7 +113,7 @@ def tail_command(
     if last < 0:
         raise ConfigurationError(f"--last must be 0 or more, not {last}")
     begin: To | None = None if since is None else parse_place(since, "--since", ("start",))
-    with operator_at(Where(database_url, app)) as operator:
+    with operator_at(Where(database_url, app), looks=True) as operator:
         looks = verbs(operator)
         if begin is None:
             log = looks.state()
@@ -143,7 +143,7 @@ def _row(e: Event[Any]) -> list[str]:
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     after: Annotated[str, typer.Option(metavar="PLACE", help=f"Begin after {PLACES}, or start.")] = "start",
     limit: LimitOption = 50,
@@ -169,7 +169,7 @@ def _print_page(page: EventPage) -> None:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(
     which: Annotated[str, typer.Argument(metavar="POSITION|ID", help="Its position, or its id.")],
     operator: Operator,
@@ -266,7 +266,7 @@ class Lag:
 
 
 @app.command("lag")
-@command
+@command(looks=True)
 def lag_command(operator: Operator) -> Shown[Lag]:
     """Say how far each subscription is behind the log, in events and in seconds."""
     looks = verbs(operator)

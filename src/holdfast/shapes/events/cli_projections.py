@@ -66,7 +66,7 @@ def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """List the projections: how far each has come, what is in its way, what it skipped."""
-    with open_database(database_url, app) as database:
+    with open_database(database_url, app, looks=True) as database:
         found = _verbs(database).run(summaries())
     tables = _tables(app)
     if as_json:
@@ -219,7 +219,7 @@ def failures_command(
     as_json: JsonOption = False,
 ) -> None:
     """List the events that it skipped, and those that wait for a parked key."""
-    with open_database(database_url, app) as database:
+    with open_database(database_url, app, looks=True) as database:
         found = _verbs(database).failures(name, key)
     if as_json:
         render.print_json({"failures": found})

@@ -32,7 +32,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(operator: Operator) -> Shown[list[Listed]]:
     """List the subscriptions: what each reads, how far it is behind, who runs it, and what is in its way."""
     found = verbs(operator).list()
@@ -85,7 +85,7 @@ def _made_for(row: Listed) -> str:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(name: NameArgument, operator: Operator) -> Shown[list[Listed]]:
     """Show one subscription, shard by shard: position, lag, owner, what is in its way."""
     found = verbs(operator).find(name)
@@ -259,7 +259,7 @@ def forget_failures_command(
 
 
 @app.command("failures")
-@command
+@command(looks=True)
 def failures_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[list[Failure]]:
     """List the events that a subscription skipped, parked or set aside, in order, with the error of each."""
     found = verbs(operator).failures(name, key)

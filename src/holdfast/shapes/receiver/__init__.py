@@ -16,17 +16,4 @@ look       what people look at: which messages were received
 cli        `holdfast received`
 """
 
-from ...shape import Shape
-from .checks import CHECKS
-from .consume import services
-from .measure import MEASURES
-from .store import prune, prune_sources
-
-SHAPE = Shape(
-    "receiver",
-    services=services,
-    prunes={"received": prune, "sources": prune_sources},
-    checks=CHECKS,
-    measures=MEASURES,
-    cli={"received": f"{__name__}.cli:app"},
-)
+CLI = {"received": f"{__name__}.cli:app"}  # groups of commands

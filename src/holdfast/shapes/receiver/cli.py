@@ -26,7 +26,7 @@ def _as_json(found: Received) -> dict[str, Any]:
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     source: SourceOption = None, limit: LimitOption = 50, *, operator: Operator
 ) -> Shown[list[Received]]:
@@ -44,7 +44,7 @@ def _print_list(found: list[Received]) -> None:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of its source.")],
     message: Annotated[str, typer.Argument(metavar="ID", help="The id that its sender gave it.")],

@@ -12,7 +12,4 @@ cli       `holdfast relays`
 measure   what Prometheus counts
 """
 
-from ...shape import Shape
-from .measure import MEASURES
-
-SHAPE = Shape("relays", measures=MEASURES, cli={"relays": f"{__name__}.cli:app"})
+CLI = {"relays": f"{__name__}.cli:app"}  # groups of commands

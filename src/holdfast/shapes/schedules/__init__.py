@@ -11,18 +11,4 @@ checks     what `holdfast doctor` asks
 cli        `holdfast schedule`
 """
 
-from ...shape import Shape
-from .checks import CHECKS
-from .declare import check_declared, declared
-from .service import Scheduler
-from .store import prune_firings
-
-SHAPE = Shape(
-    "schedules",
-    services=lambda database, tasks: [Scheduler(database, declared(tasks))],
-    check_declared=check_declared,
-    prunes={"firings": prune_firings},
-    checks=CHECKS,
-    cli={"schedule": f"{__name__}.cli:app"},
-    pages=f"{__name__}.pages:PAGES",
-)
+CLI = {"schedule": f"{__name__}.cli:app"}  # groups of commands

@@ -52,7 +52,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(operator: Operator) -> Shown[list[Schedule]]:
     """List the schedules: when each fires next and fired last, and what is in its way."""
     found = _verbs(operator).list_schedules()
@@ -195,7 +195,7 @@ def run_command(
 
 
 @app.command("next")
-@command
+@command(looks=True)
 def next_command(
     name: NameArgument,
     count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 5,

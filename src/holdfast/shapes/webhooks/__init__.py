@@ -22,20 +22,4 @@ checks      what `holdfast doctor` looks at
 store       its statements; asked has those of acts; queries.sql and schema.sql beside them have the text
 """
 
-from ...shape import Shape
-from . import asked
-from .checks import CHECKS
-from .declare import services
-from .measure import MEASURES
-from .store import prune, settle
-
-SHAPE = Shape(
-    "webhooks",
-    services=services,
-    checks=CHECKS,
-    prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
-    cli={"webhook": f"{__name__}.cli:app"},
-    recorders={"webhook_attempts": settle},
-    measures=MEASURES,
-    pages=f"{__name__}.pages:PAGES",
-)
+CLI = {"webhook": f"{__name__}.cli:app"}  # groups of commands

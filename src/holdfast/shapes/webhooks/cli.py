@@ -43,7 +43,7 @@ DescriptionOption = Annotated[
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     tenant: TenantOption = None, limit: LimitOption = 50, after: AfterOption = None, *, operator: Operator
 ) -> Shown[list[Endpoint]]:
@@ -79,7 +79,7 @@ def _plain(found: Endpoint) -> dict[str, Any]:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(endpoint: EndpointArgument, operator: Operator) -> Shown[Endpoint]:
     """Show an endpoint, its health, its secrets without their values, what waits, and ranges that are redelivered."""
     hooks = Hooks(operator)

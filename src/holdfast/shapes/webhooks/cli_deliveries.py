@@ -83,7 +83,7 @@ def ping_command(endpoint: EndpointArgument, operator: Operator) -> Shown[Delive
 
 
 @app.command("deliveries")
-@command
+@command(looks=True)
 def deliveries_command(
     endpoint: EndpointArgument,
     operator: Operator,
@@ -124,7 +124,7 @@ def _last(found: Delivery) -> str:
 
 
 @app.command("delivery")
-@command
+@command(looks=True)
 def delivery_command(delivery: DeliveryArgument, operator: Operator) -> Shown[Delivery]:
     """Show one delivery with its attempts."""
     hooks = Hooks(operator)

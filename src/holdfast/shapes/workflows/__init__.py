@@ -22,22 +22,4 @@ cli               `holdfast workflow`
 faults            what a workflow may raise, and what is raised in it
 """
 
-from ...shape import Shape
-from .checks import CHECKS
-from .ends import end_runs, prune
-from .explaining import means
-from .measure import MEASURES
-from .service import services
-from .store import TABLE
-
-SHAPE = Shape(
-    "workflows",
-    services=services,
-    prunes={"workflow_history": prune},
-    recorders={TABLE: end_runs},
-    checks=CHECKS,
-    means=means,
-    measures=MEASURES,
-    cli={"workflow": f"{__name__}.cli:app"},
-    pages=f"{__name__}.pages:PAGES",
-)
+CLI = {"workflow": f"{__name__}.cli:app"}  # groups of commands

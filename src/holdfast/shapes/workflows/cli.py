@@ -67,7 +67,7 @@ def _verbs(operator: Operator) -> WorkflowVerbs:
 
 
 @app.command("list")
-@command
+@command(looks=True)
 def list_command(
     workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Of this workflow.")] = None,
     states: Annotated[
@@ -105,7 +105,7 @@ def _row(r: RunView) -> list[str]:
 
 
 @app.command("show")
-@command
+@command(looks=True)
 def show_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Whole]:
     """Show a run: how it stands, and its timeline as bars, one line per record."""
     whole = _verbs(operator).show(run, workflow)
@@ -125,7 +125,7 @@ def _print_whole(whole: Whole) -> None:
 
 
 @app.command("timeline")
-@command
+@command(looks=True)
 def timeline_command(
     run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator
 ) -> Shown[Whole]:

@@ -45,7 +45,7 @@ class Encode(Protocol):
 
 
 class Events(NamedTuple):
-    """What runs need of the events shape. `holdfast.shapes.Registry` has it, for shapes do not know each other."""
+    """What runs need of the events shape. `holdfast.registry.Registry` has it, for shapes do not know each other."""
 
     name: Name
     encode: Encode

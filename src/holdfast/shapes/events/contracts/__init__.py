@@ -1,7 +1,7 @@
 """Contracts: what the data of each event type looks like, version by version, and whether they go together.
 
 schemas    the two schemas of a class: what its code reads, and what it writes
-algebra    whether a reader takes all that a writer writes: yes, no or unknown (holdfast[contracts])
+algebra    whether a reader takes all that a writer writes: yes, no or unknown (extra contracts)
 explain    where it does not, path by path, and how to fix it
 catalog    the types of this process, those of the database, those of contracts.json
 check      every pair of versions that meet, with a verdict

@@ -7,6 +7,7 @@ name alone: text of one format fits a reader of the same format, or of none.
 from types import ModuleType
 from typing import Any, Literal
 
+from ....distribution import install
 from ....errors import ConfigurationError
 from .schemas import Schema, essence, mapped
 
@@ -31,7 +32,7 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise ConfigurationError(
             f"to compare contracts, jsonschema-rs is needed, which cannot be imported ({error}). "
-            "Install it: pip install 'holdfast[contracts]'"
+            f"Install it: {install('contracts')}"
         ) from None
     return jsonschema_rs
 
