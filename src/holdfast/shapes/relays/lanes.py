@@ -38,7 +38,7 @@ class Lane:
     )  # in the order of the log; the first `sent` are in flight
     sent: int = 0
     attempts: int = 0  # that failed in a row
-    failing_since: float | None = None
+    failing_since: float | None = None  # by the clock of the breaker
     retry_at: float = 0.0
     error: str = ""
 
@@ -153,10 +153,10 @@ class Lanes:
             if lane.sent == 0 and lane.retry_at == 0.0:
                 self._ready[lane.name] = lane
 
-    def wait(self, lane: Lane, until: float, now: float, error: str) -> None:
-        """A lane failed: nothing of it is sent before that."""
+    def wait(self, lane: Lane, until: float, clock: float, error: str) -> None:
+        """A lane failed: nothing of it is sent before that. `clock`: now, for how long it has failed."""
         lane.attempts += 1
-        lane.failing_since = lane.failing_since or now
+        lane.failing_since = clock if lane.failing_since is None else lane.failing_since
         lane.retry_at, lane.error = until, error
         self._ready.pop(lane.name, None)
         self._entered += 1
