@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import ConfigurationError
@@ -264,22 +263,19 @@ class Session:
             with self._reporting:
                 report(n, outcome)
 
-        def delivered(n: int, error: Any, stored: Any) -> None:
-            tell(n, outcome_of(error, stored))
-
-        produce = self._producer.produce
         with self._producing:
             for n, message in messages:
                 if self._ended.is_set():
                     tell(n, RetryLater("it was closed"))
                     continue
+                headers = {**message.headers, "content-type": message.content_type}
                 try:
-                    produce(
+                    self._producer.produce(
                         message.destination,
                         message.body,
-                        message.key,
-                        on_delivery=partial(delivered, n),
-                        headers={**message.headers, "content-type": message.content_type},
+                        key=None if message.key is None else message.key.encode(),
+                        headers=[(name, value.encode()) for name, value in headers.items()],
+                        on_delivery=lambda error, stored, n=n: tell(n, outcome_of(error, stored)),
                     )
                 except BufferError:
                     tell(n, RetryLater("the queue of the client is full"))
