@@ -167,6 +167,21 @@ async def test_a_cluster_that_is_not_there_is_an_error_and_leaves_no_thread() ->
     assert len(os.listdir("/proc/self/task")) <= before + len(pool._threads)
 
 
+async def test_a_message_that_a_broker_refuses_for_now_is_not_overtaken_by_the_next_of_its_key(
+    app: Holdfast, akit: Kit, cluster: Kafka, topic: str
+) -> None:
+    """Each message is a request of its own here. An idempotent producer would store the next ones in its place."""
+    akit.database.settings = replace(QUICK, dead_after=5.0, lease=10.0)
+    app.relay("out", to(cluster, batch_num_messages=1), on=["order.*"], route=topic, start="start")
+    for n in range(10):
+        app.publish("order.paid", {"n": n}, key="k")
+    cluster.ask("fail", PRODUCE, TOO_FEW)
+    async with working(akit):
+        await reaches(akit, 10)
+    stored = [json.loads(one.body)["data"]["n"] for one in read_topic(cluster.servers, topic)]
+    assert stored == list(range(10))
+
+
 async def test_a_relay_to_kafka_keeps_the_order_of_its_keys_while_brokers_come_and_go(
     app: Holdfast, akit: Kit, cluster: Kafka, topic: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,25 @@ from holdfast import Event, Holdfast, TaskDefinitionError, telemetry
 from holdfast.follow import LogPage
 from holdfast.model.backoff import Backoff
 from holdfast.shapes.events.follow import FollowedLog
+from holdfast.shapes.relays import aside as aside_module
+from holdfast.shapes.relays import breaker as breaker_module
+from holdfast.shapes.relays import relay as relay_module
 from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
 from holdfast.transport import Outcome, OutMessage, Refused, RetryLater
 
 BUSY = RetryLater("throttled", scope="key")
+AWAY = RetryLater("nobody there")
 QUICKLY = Backoff(first=0.01, cap=0.05)
+
+
+class Clock:
+    """Stands for the module `time`: a clock that a test moves."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 @pytest.fixture
@@ -337,6 +351,60 @@ async def test_what_has_failed_for_long_enough_is_parked_or_skipped_or_stops_the
         assert skips.retry_failures() == 6
         await await_until(lambda: not any(map(kinds, (parks, skips, spills))), "all are sent after all")
     assert park.of("b") == skip.of("b") == kept.of("b") == [1, *range(3, 8)]
+
+
+async def test_a_key_is_not_given_up_for_the_time_in_which_its_destination_was_away(
+    app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch, events: list[telemetry.Event]
+) -> None:
+    """In its lane and aside. Hours pass by a clock of the test."""
+    clock = Clock()
+    for module in (relay_module, aside_module, breaker_module):
+        monkeypatch.setattr(module, "time", clock)
+    away = False
+    lane = Memory(lambda m: AWAY if away else BUSY if m.key == "b" else None)
+    aside = Memory(lambda m: AWAY if away and m.key == "c" else BUSY if m.key == "b" else None)
+    options: dict[str, Any] = {"on": ["*"], "route": "to.{key}", "start": "start", "retry_for": "30m"}
+    lanes = app.relay("lanes", lane, **options)
+    spills = app.relay("spills", aside, **options, window=2)
+    publish(app, *[("b", n) for n in range(1, 8)])
+
+    def tries(memory: Memory) -> int:
+        return sum(m.key == "b" for m in memory.tried)
+
+    def opened() -> set[Any]:
+        return {e.fields["subscription"] for e in events if e.name == "relay.away"}
+
+    async with working(akit):
+        await await_until(lambda: len(akit.sql("SELECT FROM holdfast.subscriptions")) == 2, "both are known")
+        await await_until(lambda: tries(lane) and kinds(spills), "a key fails in both")
+        away = True
+        publish(app, ("c", 20))
+        await await_until(lambda: opened() == {"lanes", "spills"}, "both destinations are away")
+        clock.ahead += 3600
+        away = False
+        await await_until(lambda: lane.of("c") == aside.of("c") == [20], "and are back")
+        before = tries(lane), tries(aside)
+        await await_until(lambda: tries(lane) > before[0] + 2 and tries(aside) > before[1] + 2, "tried again")
+        assert "parked" not in {kind for _, kind in kinds(lanes) + kinds(spills)}
+
+        def parked() -> bool:
+            clock.ahead += 3600
+            return kinds(lanes)[:1] == kinds(spills)[:1] == [(1, "parked")]
+
+        await await_until(parked, "and an hour of failures of its own is too long")
+
+
+async def test_a_destination_that_refuses_a_key_for_now_is_not_away(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
+    away = True
+    memory = Memory(lambda m: AWAY if away else BUSY)
+    out(app, memory)
+    publish(app, ("b", 1))
+    async with working(akit):
+        await await_until(lambda: any(e.name == "relay.away" for e in events), "its breaker is open")
+        away = False
+        await await_until(lambda: any(e.name == "relay.back" for e in events), "and closed by a reply")
 
 
 async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(

@@ -10,7 +10,7 @@ from tests.conftest import await_until, wait_until
 from tests.flow.test_run import working
 from tests.webhooks.support import OK, STEADY, Request, Site, hooks_of, reply, state, verified
 
-from holdfast import Holdfast, Webhooks, failpoints
+from holdfast import Holdfast, Rate, Webhooks, failpoints
 from holdfast.runtime.slots import Slots
 from holdfast.shapes.webhooks import deliver
 from holdfast.testing import Kit
@@ -108,6 +108,26 @@ async def test_an_endpoint_that_is_paused_while_its_delivery_waits_for_a_slot_ge
         status = "active"
         await asyncio.to_thread(hooks.endpoints.update, made.id, tenant="acme", status=status)
         await await_until(lambda: len(site.requests) == 1, "and is sent when it may be")
+
+
+async def test_a_delivery_that_waited_for_its_slot_spends_one_token_of_its_endpoint(
+    app: Holdfast, akit: Kit, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is begun twice, of an endpoint in order as well. One that found no token has none to give back."""
+    hooks = await ready(app, akit, site)
+    for n, ordered in enumerate((False, True)):
+        rate = Rate(6, per="1d", burst=6)
+        hooks.endpoints.create(tenant="acme", url=site.url(f"/{n}"), rate=rate, ordered=ordered)
+    monkeypatch.setattr(deliver, "STALE", -1.0)
+    async with working(akit):
+        await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.subscriptions"), "the follower is known")
+        for n in range(8):
+            await app.apublish("order.paid", {"n": n}, key=f"k{n}", headers=ACME)
+        held = "SELECT count(DISTINCT queue) AS n FROM holdfast.key_holds WHERE reason LIKE 'webhook rate%'"
+        await await_until(lambda: akit.sql(held)[0]["n"] == 2, "no token is left")
+        sent = "SELECT FROM holdfast.webhook_deliveries WHERE status = 'delivered'"
+        await await_until(lambda: len(akit.sql(sent)) == 12, "each token was a request")
+    assert [len(site.of(path)) for path in ("/0", "/1")] == [6, 6]
 
 
 def test_a_settle_does_not_wait_for_a_transaction_of_the_user(app: Holdfast, kit: Kit, site: Site) -> None:

@@ -46,7 +46,11 @@ def by_name(headers: AnyHeaders) -> dict[str, list[str]]:
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:
-    return by_name((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+    """Those of a request, as by_name() has them."""
+    found: dict[str, list[str]] = {}
+    for raw, value in scope["headers"]:
+        found.setdefault(raw.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
 
 
 async def read_body(headers: Mapping[str, Sequence[str]], receive: Receive, most: int, larger: str) -> bytes:

@@ -19,12 +19,7 @@ def is_json(kind: str) -> bool:
 def parse_json(body: bytes) -> Any:
     """InvalidMessage: no UTF-8, no JSON, NaN, a key that is there twice, nested too deep."""
     try:
-        return json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_float=lambda text: float(text) + 0.0,  # -0.0, whose sign the database does not keep
-        )
+        return _DECODER.decode(body.decode("utf-8"))
     except InvalidMessage:
         raise
     except RecursionError:
@@ -44,3 +39,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(text: str) -> NoReturn:
     raise InvalidMessage(f"the body has {text} in it, which JSON does not have")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_constant=_constant,
+    parse_float=lambda text: float(text) + 0.0,  # -0.0, whose sign the database does not keep
+)

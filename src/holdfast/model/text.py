@@ -20,6 +20,8 @@ _CONTROL = re.compile(
 
 def storable(text: str, limit: int = ERROR_BYTES) -> str:
     """The text without what PostgreSQL refuses, cut to `limit` bytes of UTF-8."""
+    if text.isascii() and len(text) <= limit and "\0" not in text:
+        return text
     if len(text) > limit:
         text = text[:limit]
     clean = _UNSAFE.sub("\ufffd", text)

@@ -28,6 +28,7 @@ _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTAINERS = (dict, list, tuple)  # "dict | list" would be made anew for each value
 _ADVICE = {
     "payload": "Store it elsewhere (a table, a file, object storage) and pass a reference",
     "result": "Store it elsewhere (a table, a file, object storage) and return a reference",
@@ -147,10 +148,10 @@ def _plain_keys(value: object) -> bool:
             for key, child in top.items():
                 if type(key) is not str:
                     return False
-                if isinstance(child, dict | list | tuple):
+                if isinstance(child, _CONTAINERS):
                     stack.append(child)
-        elif isinstance(top, list | tuple):
-            stack += [child for child in top if isinstance(child, dict | list | tuple)]
+        elif isinstance(top, _CONTAINERS):
+            stack += [child for child in top if isinstance(child, _CONTAINERS)]
     return True
 
 

@@ -19,11 +19,12 @@ from .gather import Gatherer
 from .intake import Intake, Receipt, counted, refused
 from .message import ReceivedMessage
 from .store import NewMessage, Written
-from .verify import Verifier
+from .verify import Headers, Verifier
 
 T = TypeVar("T")
 RETRY_AFTER = "5"
 _STATUS = {"new": 202, "parked": 202, "repeat": 200, "differs": 200}
+_TEXT = {"new": "accepted", "parked": "accepted, and set aside", "repeat": "known"}
 
 
 class Receiver(Generic[T]):
@@ -68,7 +69,7 @@ class Receiver(Generic[T]):
         """Verify a request and write its job, in the transaction of `conn` or in one of our own. Reply with the receipt's
         status when that has committed. While the database is away the receipt says 503; errors on `conn` are raised."""
         guest = None if conn is None else sync_guest(conn, "accept", "aaccept")
-        taken = self._taken(headers, body)
+        taken = self._taken(by_name(headers), body)
         if isinstance(taken, Receipt):
             return taken
         if guest is not None:
@@ -82,11 +83,14 @@ class Receiver(Generic[T]):
     async def aaccept(self, headers: AnyHeaders, body: bytes, *, conn: object = None) -> Receipt:
         """`await paid.aaccept(headers, body)`: see accept(). Without `conn`, requests share transactions."""
         guest = None if conn is None else async_guest(conn, "aaccept", "accept")
-        taken = self._taken(headers, body)
+        taken = self._taken(by_name(headers), body)
         if isinstance(taken, Receipt):
             return taken
         if guest is not None:
             return self._receipt((await guest.arun(store.receive_many(self._intake.target, [taken])))[0])
+        return await self._gathered(taken)
+
+    async def _gathered(self, taken: NewMessage) -> Receipt:
         try:
             return self._receipt(await self._gatherer.put(taken, self._patience))
         except DatabaseError as error:
@@ -96,9 +100,9 @@ class Receiver(Generic[T]):
     def _database(self) -> Database:
         return cast(AppProducer, self._binding.require(self.task.name)).database
 
-    def _taken(self, headers: AnyHeaders, body: bytes) -> NewMessage | Receipt:
+    def _taken(self, headers: Headers, body: bytes) -> NewMessage | Receipt:
         now = self._database.clock.now()
-        taken = self._intake.take(self._verifier, by_name(headers), bytes(body), now)
+        taken = self._intake.take(self._verifier, headers, bytes(body), now)
         if isinstance(taken, Receipt) and taken.outcome == "refused":
             counted(self.source, "refused")
             telemetry.emit(
@@ -127,9 +131,8 @@ class Receiver(Generic[T]):
         status = _STATUS[outcome]
         if outcome == "differs":
             return Receipt(status, "conflict", written.job_id, "known by this id, with another body")
-        text = {"new": "accepted", "parked": "accepted, and set aside", "repeat": "known"}[outcome]
         kept: Any = outcome
-        return Receipt(status, kept, written.job_id, text)
+        return Receipt(status, kept, written.job_id, _TEXT[outcome])
 
     def _away(self, error: Exception) -> Receipt:
         counted(self.source, "unavailable")
@@ -166,6 +169,7 @@ class Receiver(Generic[T]):
         except asgi.BadBody as error:
             return refused(error.status, str(error))
         try:
-            return await self.aaccept(headers, body)
+            taken = self._taken(headers, body)
+            return taken if isinstance(taken, Receipt) else await self._gathered(taken)
         except Exception as error:  # noqa: BLE001 no such queue, or a fault of ours: the sender is to try again
             return self._away(error)

@@ -7,7 +7,7 @@ is read of it meanwhile waits behind. One that was spilled is tried again by its
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...follow import Cursor, LogRow, Note
 from ...transport import Confirmed, Outcome, Refused, RetryLater
@@ -20,11 +20,14 @@ SOON = 0.1  # seconds, while what waits is not stored yet
 
 
 class Aside:
-    def __init__(self, spec: Spec, cursor: Cursor, link: Link, maker: Maker) -> None:
+    def __init__(
+        self, spec: Spec, cursor: Cursor, link: Link, maker: Maker, clock: Callable[[], float]
+    ) -> None:
         self._spec = spec
         self._cursor = cursor
         self._link = link
         self._maker = maker
+        self._clock = clock  # it stands still while the destination is away
         self._held: set[str] = set()
         self._due: dict[str | None, float] = {}  # which are tried again, and when
         self._tries: Counter[str | None] = Counter()
@@ -54,7 +57,7 @@ class Aside:
             self._held.add(key)
         if note.kind == "spilled":
             self._due.setdefault(key, time.monotonic() + self._spec.retry.delay(1))
-            self._since.setdefault(key, time.monotonic())
+            self._since.setdefault(key, self._clock())
 
     def stored(self, notes: Sequence[Note]) -> None:
         for note in notes:
@@ -155,7 +158,7 @@ class Aside:
         if outcome.scope != "key":  # while the destination is away nothing is counted
             self._since.pop(key, None)
             return False
-        failed_for = time.monotonic() - self._since.setdefault(key, time.monotonic())
+        failed_for = self._clock() - self._since.setdefault(key, self._clock())
         return longest is not None and failed_for >= longest
 
     def _begin_anew(self, key: str | None) -> None:

@@ -19,6 +19,7 @@ class Breaker:
         self._retry = retry
         self._attempts = 0
         self._since = 0.0
+        self._away = 0.0  # seconds of outages that are over
         self.until = 0.0  # the next try
 
     @property
@@ -28,10 +29,16 @@ class Breaker:
     def may_try(self, now: float) -> bool:
         return now >= self.until
 
-    async def failed(self, outcome: RetryLater, now: float) -> None:
+    def clock(self) -> float:
+        """Seconds of a clock that stands still while the destination is away: no key is blamed for that time."""
+        now = time.monotonic()
+        return (self._since if self.is_open else now) - self._away
+
+    async def failed(self, outcome: RetryLater, now: float, sent_at: float) -> None:
+        """`sent_at`: when what failed was sent. It was away by then, however long it took to be found out."""
         self._attempts += 1
         if self._attempts == 1:
-            self._since = now
+            self._since = sent_at
         wanted = self._retry.delay(self._attempts) if outcome.after is None else outcome.after
         self.until = now + min(wanted, LONGEST)
         telemetry.emit(
@@ -49,4 +56,5 @@ class Breaker:
         if self._attempts:
             away = time.monotonic() - self._since
             self._attempts = 0
+            self._away += away
             telemetry.emit("relay.back", subscription=self._cursor.name, away=round(away, 3))

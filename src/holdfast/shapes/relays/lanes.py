@@ -6,7 +6,7 @@ a lane sends all it has. Nothing here waits, sends or reads.
 """
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -38,7 +38,7 @@ class Lane:
     )  # in the order of the log; the first `sent` are in flight
     sent: int = 0
     attempts: int = 0  # that failed in a row
-    failing_since: float | None = None
+    failing_since: float | None = None  # by the clock of the breaker
     retry_at: float = 0.0
     error: str = ""
 
@@ -50,7 +50,6 @@ class Lanes:
         self._prefix = prefix
         self._all: deque[Item] = deque()
         self._lanes: dict[Name, Lane] = {}
-        self._of: Counter[str | None] = Counter()  # unsent items by key
         self._ready: dict[Name, Lane] = {}  # may send; in the order in which they became so
         self._later: list[tuple[float, int, Lane]] = []
         self._entered = 0
@@ -77,7 +76,6 @@ class Lanes:
         lane.items.append(item)
         self._all.append(item)
         self.unsent += 1
-        self._of[item.message.key] += 1
         self.bytes += len(item.message.body)
         if lane.retry_at == 0.0 and (self._prefix or lane.sent == 0):
             self._ready[name] = lane
@@ -135,9 +133,6 @@ class Lanes:
     def _settle(self, item: Item, note: Note | None) -> None:
         assert item.message is not None
         self.unsent -= 1
-        self._of[item.message.key] -= 1
-        if not self._of[item.message.key]:
-            del self._of[item.message.key]
         self.bytes -= len(item.message.body)
         item.message, item.lane, item.note, item.done = None, None, note, True
         if note is None:
@@ -153,10 +148,10 @@ class Lanes:
             if lane.sent == 0 and lane.retry_at == 0.0:
                 self._ready[lane.name] = lane
 
-    def wait(self, lane: Lane, until: float, now: float, error: str) -> None:
-        """A lane failed: nothing of it is sent before that."""
+    def wait(self, lane: Lane, until: float, clock: float, error: str) -> None:
+        """A lane failed: nothing of it is sent before that. `clock`: now, for how long it has failed."""
         lane.attempts += 1
-        lane.failing_since = lane.failing_since or now
+        lane.failing_since = clock if lane.failing_since is None else lane.failing_since
         lane.retry_at, lane.error = until, error
         self._ready.pop(lane.name, None)
         self._entered += 1
@@ -169,13 +164,15 @@ class Lanes:
 
     def waits_behind(self, key: str) -> list[Item]:
         """Items of a key that were read and are not in flight."""
-        if key not in self._of:
-            return []
-        found = (item for item in self._all if item.message is not None and item.message.key == key)
+        lane = self._lanes.get(("key", key))
+        if lane is not None:
+            return list(islice(lane.items, lane.sent, None))
         return [
             item
-            for item in found
-            if item.lane is not None and item not in list(islice(item.lane.items, item.lane.sent))
+            for lane in self._lanes.values()
+            if lane.name[0] == "to"  # where a destination is a lane, it has many keys
+            for item in islice(lane.items, lane.sent, None)
+            if item.message is not None and item.message.key == key
         ]
 
     def drop(self, items: list[Item], notes: list[Note]) -> None:

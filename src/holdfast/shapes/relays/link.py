@@ -9,6 +9,7 @@ from ...runtime.bounded import bounded
 from ...transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Transport
 
 CLOSING = 2.0  # seconds that a transport may take to close
+KINDS = (Confirmed, RetryLater, Refused)
 GRACE = 1.0  # seconds beyond its timeout after which publish() is given up
 
 
@@ -36,7 +37,7 @@ class Link:
             await self._certain()
             outcomes = await self._publish(messages)
         failpoints.point("relay.sent")
-        if any(isinstance(outcome, RetryLater) and outcome.unknown for outcome in outcomes):
+        if _has_doubt(outcomes):
             await self.close(opened)
         return outcomes
 
@@ -49,7 +50,7 @@ class Link:
         except Exception as error:  # noqa: BLE001 the protocol allows it to raise
             return _all(messages, RetryLater(said(error), unknown=True))
         if len(outcomes) != len(messages) or not all(
-            isinstance(outcome, Confirmed | RetryLater | Refused) for outcome in outcomes
+            issubclass(kind, KINDS) for kind in set(map(type, outcomes))
         ):
             wrong = f"the transport returned {len(outcomes)} outcomes for {len(messages)} messages"
             return _all(messages, RetryLater(wrong, unknown=True))
@@ -79,6 +80,13 @@ class Link:
     async def _close(self) -> None:
         with contextlib.suppress(Exception):
             await bounded(self._transport.close(), CLOSING, "close()")
+
+
+def _has_doubt(outcomes: Sequence[Outcome]) -> bool:
+    """One of them may be stored. Most often all are confirmed, and none is looked at."""
+    if set(map(type, outcomes)) == {Confirmed}:
+        return False
+    return any(isinstance(outcome, RetryLater) and outcome.unknown for outcome in outcomes)
 
 
 def _all(messages: Sequence[OutMessage], outcome: Outcome) -> list[Outcome]:

@@ -29,7 +29,7 @@ MOVE_EACH = 500  # messages after which the cursor moves, however soon
 FEW = 3  # tries of a key after which it is set aside when memory is full
 
 T = TypeVar("T")
-Wave = tuple[list[Item], Sequence[Outcome]]
+Wave = tuple[list[Item], Sequence[Outcome], float]  # and when it was sent
 
 
 class Relay:
@@ -54,7 +54,7 @@ class Relay:
         self._read_to = (cursor.position, cursor.seq)
         self._notes: list[Note] = []
         self._moved_at = time.monotonic()
-        self._aside = Aside(self._spec, cursor, self._link, self._maker)
+        self._aside = Aside(self._spec, cursor, self._link, self._maker, self._breaker.clock)
 
     @property
     def stuck(self) -> bool:
@@ -176,7 +176,8 @@ class Relay:
 
     async def _wave(self, items: list[Item]) -> Wave:
         messages = [item.message for item in items if item.message is not None]
-        return items, await self._link.send(messages)
+        sent_at = time.monotonic()
+        return items, await self._link.send(messages), sent_at
 
     async def _make_certain(self) -> None:
         """Nobody else has this relay, now and for as long as a message may be on its way. After a pause of this process the
@@ -220,7 +221,7 @@ class Relay:
             moving.result()
         self._aside.collect()
 
-    async def _settle(self, items: list[Item], outcomes: Sequence[Outcome]) -> None:
+    async def _settle(self, items: list[Item], outcomes: Sequence[Outcome], sent_at: float) -> None:
         failpoints.point("relay.confirmed")
         failed: dict[int, tuple[Lane, RetryLater]] = {}
         again: list[Item] = []
@@ -249,28 +250,28 @@ class Relay:
         for note in refused:
             if note.kind == "parked":
                 self._set_aside_behind(note.row)
-        await self._wait_for(list(failed.values()), sent + len(refused))
+        await self._wait_for(list(failed.values()), sent_at)
         if sent and telemetry.audible(logging.DEBUG):
             telemetry.emit("relay.sent", level=logging.DEBUG, subscription=self._cursor.name, events=sent)
 
-    async def _wait_for(self, failed: list[tuple[Lane, RetryLater]], taken: int) -> None:
+    async def _wait_for(self, failed: list[tuple[Lane, RetryLater]], sent_at: float) -> None:
         now = time.monotonic()
         away = [outcome for _, outcome in failed if outcome.scope == "destination"]
         if away:
-            await self._breaker.failed(away[0], now)
-        elif taken:
+            await self._breaker.failed(away[0], now, sent_at)
+        else:  # whatever it said of a key, it is there
             await self._breaker.worked()
         for lane, outcome in failed:
             if outcome.scope == "key" and lane.items:
                 delay = self._spec.retry.delay(lane.attempts + 1) if outcome.after is None else outcome.after
-                self._lanes.wait(lane, now + min(delay, 300.0), now, outcome.reason)
+                self._lanes.wait(lane, now + min(delay, 300.0), self._breaker.clock(), outcome.reason)
 
     def _gives_up(self, lane: Lane, outcome: RetryLater) -> bool:
         """Its first message has failed for as long as it may. While the destination is away nothing is given up."""
         since, longest = lane.failing_since, self._spec.retry_for
         if longest is None or since is None or outcome.scope != "key":
             return False
-        return time.monotonic() - since >= longest
+        return self._breaker.clock() - since >= longest
 
     def _refuse(self, row: LogRow, error: str) -> Note | None:
         """What becomes of a message that is not sent; None: the relay stops before it."""
@@ -301,9 +302,9 @@ class Relay:
         """A lane that fails for long, or keeps others from being read, waits aside. It is tried again from there."""
         if self._lanes.next_retry() is None or self._spec.refused == "stop":
             return
-        now, full = time.monotonic(), self._is_full
+        now, full = self._breaker.clock(), self._is_full
         for lane in list(self._lanes.failing()):
-            held_for = now - (lane.failing_since or now)
+            held_for = 0.0 if lane.failing_since is None else now - lane.failing_since
             if lane.sent == 0 and (held_for >= self._spec.spill_after or (full and lane.attempts >= FEW)):
                 self._spill_lane(lane)
 

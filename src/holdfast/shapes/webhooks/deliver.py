@@ -76,8 +76,8 @@ class Deliverer:
             async with job._rest():  # slots are for requests
                 ready = await self._ready(line.loader, job.id, endpoint, event)
                 read_at = time.monotonic()
-            if time.monotonic() - read_at > STALE:  # it waited for its slot, and its token is of before
-                ready = await self._ready(line.loader, job.id, endpoint, event)
+            if ready is not None and time.monotonic() - read_at > STALE:  # it waited for its slot
+                ready = await self._ready(line.loader, job.id, endpoint, event, again=ready.may_be_sent)
         except DatabaseUnavailable:
             raise Snooze(1.0) from None
         if ready is None:
@@ -89,12 +89,15 @@ class Deliverer:
             if ready.place is not None:
                 line.loader.leave(job.id, ready.place, endpoint)
 
-    async def _ready(self, loader: Loader, delivery: UUID, endpoint: UUID, event: UUID) -> Ready | None:
+    async def _ready(
+        self, loader: Loader, delivery: UUID, endpoint: UUID, event: UUID, *, again: bool = False
+    ) -> Ready | None:
         """What the attempt needs. A place that is let go in this process is taken at once; of one that another worker lets
         go nobody tells us."""
         until = time.monotonic() + BUSY
         while True:
-            ready = await loader.begin(delivery, event)
+            ready = await loader.begin(delivery, event, again=again)
+            again = False
             if ready is None or not ready.busy or not await loader.left(endpoint, until - time.monotonic()):
                 return ready
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import NamedTuple
 from uuid import UUID
 
 from ...db.database import Database
@@ -14,12 +15,18 @@ EVENTS = 256  # that are kept: an event goes to many endpoints
 EVENTS_BYTES = 8 * 1024 * 1024
 
 
+class Asked(NamedTuple):
+    knows: bool  # its event is here
+    again: bool  # it was begun before, and not sent
+    future: "asyncio.Future[Ready | None]"
+
+
 class Loader:
     """For one event loop."""
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database
-        self._waiting: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]] = {}
+        self._waiting: dict[UUID, Asked] = {}
         self._task: asyncio.Task[None] | None = None
         self._events: OrderedDict[UUID, Stored] = OrderedDict()
         self._bytes = 0
@@ -52,12 +59,13 @@ class Loader:
                 self._crowd.pop(endpoint, None)
         return True
 
-    async def begin(self, delivery: UUID, event_id: UUID) -> Ready | None:
-        """The delivery as it is now, with its event; None: there is no such delivery."""
+    async def begin(self, delivery: UUID, event_id: UUID, *, again: bool = False) -> Ready | None:
+        """The delivery as it is now, with its event; None: there is no such delivery. `again`: it has a token of its
+        endpoint's rate and did not use it."""
         kept = self._events.get(event_id)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Ready | None] = loop.create_future()
-        self._waiting[delivery] = (kept is not None, future)
+        self._waiting[delivery] = Asked(kept is not None, again, future)
         if self._task is None:
             self._task = loop.create_task(self._run(), name="holdfast webhooks")
         ready = await future
@@ -86,25 +94,26 @@ class Loader:
                 await self._read(batch)
         finally:
             self._task = None
-            for _, future in self._waiting.values():  # only when the loop ends
+            for _, _, future in self._waiting.values():  # only when the loop ends
                 future.cancel()
 
-    async def _read(self, batch: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]]) -> None:
-        wanted = [(delivery, knows) for delivery, (knows, _) in batch.items()]
+    async def _read(self, batch: dict[UUID, Asked]) -> None:
+        wanted = [(delivery, knows) for delivery, (knows, _, _) in batch.items()]
         over = self._over[:MOST]
-        places = [(delivery, place) for delivery, place, _ in over]
+        places: list[tuple[UUID, UUID | None]] = [(delivery, place) for delivery, place, _ in over]
+        places += [(delivery, None) for delivery, (_, again, _) in batch.items() if again]
         try:
             found = await self._database().arun(lambda: store.begin(wanted, places))
             del self._over[: len(over)]
         except asyncio.CancelledError:
-            for _, future in batch.values():
+            for _, _, future in batch.values():
                 future.cancel()
             raise
         except Exception as error:  # noqa: BLE001 whoever waits gets it
-            for _, future in batch.values():
+            for _, _, future in batch.values():
                 if not future.done():
                     future.set_exception(error)
             return
-        for delivery, (_, future) in batch.items():
+        for delivery, (_, _, future) in batch.items():
             if not future.done():
                 future.set_result(found.get(delivery))

@@ -87,6 +87,8 @@ def response_body(reply: Reply) -> str:
 
 def _text(value: str) -> str:
     """Text that a database takes."""
+    if value.isascii() and "\0" not in value:
+        return value
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

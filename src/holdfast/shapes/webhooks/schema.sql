@@ -207,7 +207,7 @@ END $$;
 -- What attempts need to know, all of it as it is now: one row for each delivery that there is. `wait`: seconds until an endpoint with a rate may
 -- get a request; 0: this one has its token. `busy`: an endpoint in order has as many requests as it may; of others a claim takes no more.
 -- `place`: the claim under which one of such an endpoint has its place. `knows`: the caller has the event. `over`, `over_places`: requests of the
--- caller's that have ended, though their jobs are not settled yet.
+-- caller's that have ended, though their jobs are not settled yet; without a place, one of these deliveries that was begun before and not sent.
 CREATE FUNCTION holdfast.webhook_begin(deliveries uuid[], knows boolean[], over uuid[], over_places uuid[])
     RETURNS TABLE (delivery uuid, status text, cause text, event_id uuid, event_type text, endpoint_status text, url text, busy boolean, place uuid, headers bytea,
                    headers_key_id text, secret_ids uuid[], secret_keys text[], secrets bytea[], refused int, open_for float8, wait float8, found boolean, version int, key text,
@@ -237,6 +237,9 @@ BEGIN
                 GROUP BY e.id ORDER BY e.id LOOP
         INSERT INTO holdfast.webhook_health AS h (endpoint_id, next_at) VALUES (item.id, at)
         ON CONFLICT (endpoint_id) DO UPDATE SET next_at = greatest(h.next_at, at) RETURNING h.next_at INTO next;
+        -- A token that was not used goes back before another is taken: a request spends one, however often it is begun.
+        next := greatest(next - make_interval(secs => (SELECT count(*) FROM unnest(over, over_places) AS o(id, token)
+                                                       WHERE o.token IS NULL AND o.id = ANY (item.ids)) / item.rate), at);
         IF item.ordered THEN
             -- Under the lock of its row, in a statement of its own: what others let go before is seen. What is over makes room.
             SELECT array_agg(w.id), array_agg(w.claim_token) INTO ids, tokens

@@ -105,11 +105,19 @@ class Ready(NamedTuple):
     event: Stored | None  # None: the caller has it, or the log does not
     era: int
 
+    @property
+    def may_be_sent(self) -> bool:
+        """It has its place, and its token if its endpoint has a rate."""
+        return (
+            self.status == "pending" and self.endpoint_status == "active" and not self.busy and self.wait <= 0
+        )
+
 
 def begin(
-    deliveries: Sequence[tuple[UUID, bool]], over: Sequence[tuple[UUID, UUID]] = ()
+    deliveries: Sequence[tuple[UUID, bool]], over: Sequence[tuple[UUID, UUID | None]] = ()
 ) -> Statement[dict[UUID, Ready]]:
-    """`over`: deliveries of endpoints in order whose request has ended, each with its place."""
+    """`over`: deliveries of endpoints in order whose request has ended, each with its place; without a place, those of
+    these deliveries that were begun before, and not sent."""
 
     def decode(rows: Sequence[Row]) -> dict[UUID, Ready]:
         found = {}
