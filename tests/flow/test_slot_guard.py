@@ -40,14 +40,14 @@ def test_a_mistake_of_the_engine_frees_the_slot_and_settles_the_job(
     async def after() -> str:
         return "alive"
 
-    right = Executor.execute
+    right = Executor.prepare
 
-    async def execute(self: Executor, running: Running, *more: Any) -> Any:
+    def prepare(self: Executor, running: Running) -> Any:
         if running.claimed.task == "bad":
             raise Mistake("ours")
-        return await right(self, running, *more)
+        return right(self, running)
 
-    monkeypatch.setattr(Executor, "execute", execute)
+    monkeypatch.setattr(Executor, "prepare", prepare)
     job = app.send("bad", {"item": 1}).id
     later = after.enqueue()
     kit.run_worker(concurrency=1)

@@ -61,6 +61,7 @@ class Here:
         self.ended: list[int] = []
         self.stopped: list[int] = []
         self.most = 0  # that ran at one time
+        self.wanted = 0  # so often it was asked for more
         self.dispatcher = Dispatcher(
             self.slots,
             self,
@@ -80,14 +81,16 @@ class Here:
     def start_batch(self, group: Group, began: float, context: contextvars.Context) -> None:
         raise AssertionError("no batches here")
 
+    def want_more(self) -> None:
+        self.wanted += 1
+
     async def run(self, running: Running) -> None:
         self.began.append(running.claimed.seq)
         self.most = max(self.most, self.slots.running)
         await self.handler(running)
         self.slots.finished(running.started_at)
         self.ended.append(running.claimed.seq)
-        if self.dispatcher.ready:
-            self.dispatcher.start()
+        self.dispatcher.go_on()
 
     def add(self, count: int) -> list[Running]:
         made = [a_job(n) for n in range(count)]
@@ -350,3 +353,40 @@ async def test_a_slot_that_is_taken_while_a_job_ends_at_once_is_taken() -> None:
     here.dispatcher.start()
     assert here.began == [0]
     assert here.slots.free == 0
+
+
+async def test_jobs_that_end_in_one_turn_leave_their_slots_to_one_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a task does not begin at once, as before Python 3.12."""
+    monkeypatch.setattr(dispatch, "_EAGER", False)
+    here = Here(nothing, concurrency=10)
+    loop = asyncio.get_running_loop()
+    here.dispatcher._begin = lambda job, name: asyncio.Task(job, loop=loop, name=name)
+    starts = 0
+    right = here.dispatcher.start_ready
+
+    def counted() -> None:
+        nonlocal starts
+        starts += 1
+        right()
+
+    monkeypatch.setattr(here.dispatcher, "start_ready", counted)
+    here.add(50)
+    here.dispatcher.start()
+    await here.until_ended(50)
+    assert starts == 5  # not one for each job
+    assert here.most == 10
+
+
+@acted
+async def test_more_is_wanted_when_jobs_have_ended(acted: bool) -> None:
+    """Once for all of a turn, whether they ended where they were started or later."""
+    here = Here(nothing, acted=acted)
+    here.add(5)
+    here.dispatcher.start()
+    await here.until_ended(5)
+    async with asyncio.timeout(20):
+        while not here.wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert here.wanted == 1

@@ -88,3 +88,14 @@ def test_payloads_that_wait_are_counted_once_they_are_many() -> None:
     assert inflight.idle_bytes(100) == 100
     inflight.remove([waits.claimed])
     assert inflight.idle_bytes(10) == 40
+
+
+def test_two_generations_of_a_job_are_two() -> None:
+    """A job that was lost and claimed again is here twice while its first handler goes on."""
+    inflight, first = InFlight(), claimed("xx")
+    second = first._replace(generation=first.generation + 1)
+    one, two = inflight.add([first, second], time.monotonic())
+    assert (inflight.get(first), inflight.get(second)) == (one, two)
+    assert inflight.remove([first]) == [one]
+    assert inflight.remove([first]) == [None]
+    assert inflight.still([first, second]) == [second]

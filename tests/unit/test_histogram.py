@@ -1,5 +1,6 @@
 """Histograms: each time is in the bucket that holds it, and a percentile is within its bucket."""
 
+import math
 import random
 from statistics import quantiles
 
@@ -68,3 +69,21 @@ def test_reports_that_are_taken_back_keep_their_histograms() -> None:
     one.merge(other)
     assert (sum(one.runs), one.runs[bucket_of(0.1)]) == (2, 2)
     assert (one.waits[bucket_of(2.0)], one.waits[bucket_of(30.0)]) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_at_once_count_as_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    odd = [0.0, -0.5, 2.0**-20, 0.5, 1.0, 2.0, 0.9999999999999999, 8192.0, math.inf]
+    waits = [chance.choice(odd) if chance.random() < 0.1 else chance.lognormvariate(0, 3) for _ in range(200)]
+    runs = [abs(wait) / 2 for wait in waits]
+    alone, together = Sums(), Sums()
+    for run, wait in zip(runs, waits, strict=True):
+        alone.completed += 1
+        alone.attempt(run, wait)
+    together.attempts(runs, waits)
+    assert together.run_seconds == pytest.approx(alone.run_seconds)
+    assert together.wait_seconds == pytest.approx(alone.wait_seconds)
+    together.run_seconds, together.wait_seconds = alone.run_seconds, alone.wait_seconds
+    assert together == alone
+    assert sum(together.waits) == 200

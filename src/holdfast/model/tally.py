@@ -1,13 +1,25 @@
 """What a task did since the last report, in sums."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from math import frexp
+from math import frexp, ldexp
 
 from .histogram import BUCKETS, PLACES
 
 
 def _empty() -> list[int]:
     return [0] * BUCKETS
+
+
+def _count(counts: list[int], ordered: list[float]) -> None:
+    """Add values to their buckets: a look for each bucket that they reach, and none for each value."""
+    at = bisect_right(ordered, 0.0)
+    counts[0] += at
+    while at < len(ordered):
+        power = frexp(ordered[at])[1]  # less than 2 ** power, and not less than half of that
+        end = max(bisect_left(ordered, ldexp(1.0, power), at), at + 1)  # of infinity the power is 0
+        counts[PLACES[power]] += end - at
+        at = end
 
 
 @dataclass(slots=True)
@@ -41,11 +53,11 @@ class Sums:
         self.completed += len(runs)
         self.run_seconds += sum(runs)
         self.wait_seconds += sum(waits)
-        self.max_run = max(self.max_run, *runs)
-        self.max_wait = max(self.max_wait, *waits)
-        for counts, seconds in ((self.runs, runs), (self.waits, waits)):
-            for value in seconds:
-                counts[PLACES[frexp(value)[1]] if value > 0.0 else 0] += 1
+        runs, waits = sorted(runs), sorted(waits)  # as they mostly are
+        self.max_run = max(self.max_run, runs[-1])
+        self.max_wait = max(self.max_wait, waits[-1])
+        _count(self.runs, runs)
+        _count(self.waits, waits)
 
     def merge(self, other: "Sums") -> None:
         self.completed += other.completed

@@ -6,6 +6,7 @@ from contextvars import Context
 
 from .. import telemetry
 from ..model.outcome import (
+    NOTHING,
     Cancelled,
     Completed,
     Held,
@@ -25,7 +26,7 @@ from .breakers import Breakers
 from .claim.queues import Queues
 from .claim.suspects import Suspects
 from .context import WorkerContext
-from .decide import unforeseen
+from .decide import decide, unforeseen
 from .dispatch import Dispatcher
 from .execute import Executor
 from .handler import kept
@@ -72,19 +73,30 @@ class Attempts:
         self._executor.look()
 
     async def run(self, running: Running) -> None:
+        """From the slot to the outcome, in the job's own task. A handler that wants nothing around it is awaited here."""
+        executor = self._executor
         try:
             if self._heard:
                 report.started(running, self._me())
-            outcome = await self._executor.execute(running)
+            call = executor.prepare(running)
+            if isinstance(call, Outcome):
+                outcome = call
+            elif (handler := call[0]).bare and not executor.layers and (arguments := call[1]) is not None:
+                try:
+                    value = await handler.func(**arguments)
+                    empty = value is None and handler.returns_none
+                    outcome = NOTHING if empty else Completed(handler.encode(value))
+                except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
+                    outcome = decide(error, running, handler)
+            else:
+                outcome = await executor.perform(running, *call)
             if running.apart is not None:
                 outcome = await self._suspects.judge(running, outcome, self._me())
         except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
             outcome = unforeseen(error, running)
         self._slots.finished(running.started_at + running.rested)
         self.conclude(running, outcome)
-        dispatcher = self.dispatcher
-        if dispatcher.ready or dispatcher.early:
-            dispatcher.start_ready()
+        self.dispatcher.go_on()
 
     def start_batch(self, group: Group, began: float, context: Context) -> None:
         self.side(self._run_batch(group, began), context)
@@ -96,24 +108,35 @@ class Attempts:
                 self.end_unstarted(running)
         members = [running for running in group.members if running.stop is None]
         try:
-            await run_together(members, group.handler, began, self._executor, self._me, self.conclude)
+            await run_together(members, group.handler, began, self._executor, self._me, self._end)
         finally:
             self._slots.finished(began)
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
-        self.conclude(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
+        self._end(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
 
     def end_abandoned(self, running: Running) -> None:
         """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
         if running.abandoned and running.call is None:  # a call owns its jobs
             if running.task is not None and running.task.cancelled():
                 self._slots.finished(running.started_at)
-            self.conclude(running, Released("not started"))
+            self._end(running, Released("not started"))
 
     def hand_back(self, unstarted: Sequence[Running]) -> None:
         for running in unstarted:
-            self.conclude(running, Released("not started"))
+            self._end(running, Released("not started"))
+
+    def _end(self, running: Running, outcome: Outcome) -> None:
+        """Conclude one that has no slot of its own to leave."""
+        self.conclude(running, outcome)
+        self.want_more()
+
+    def want_more(self) -> None:
+        """Jobs have ended: look for more, where there are few here."""
+        self._pause.seconds = FIRST_PAUSE
+        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early.waiting)):
+            self._pause.end()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
@@ -128,9 +151,6 @@ class Attempts:
             self.settler.settle(settlement)
         else:
             self._conclude_otherwise(running, settlement)
-        self._pause.seconds = FIRST_PAUSE
-        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early.waiting)):
-            self._pause.end()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
         if isinstance(settlement.outcome, Lost | Suspended):
@@ -163,5 +183,5 @@ class Attempts:
         for running, finished in over:
             self._queues.settled(running.claimed, finished=finished)
         for behind in back:
-            self.conclude(behind, Released("the job before it in its stream went back"))
+            self._end(behind, Released("the job before it in its stream went back"))
         self.dispatcher.start_next(starts)

@@ -8,6 +8,9 @@ the first thing it waits for: a job that waits for nothing never meets the event
 next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
 own makes its tasks itself.
 
+Before Python 3.12 every task begins with a turn of the event loop. Jobs that end in one turn leave their slots to one loop
+then, in the next turn: it costs as much for one of them as for all.
+
 They begin in the context that this was made in: the call may come out of a job's task, whose context variables are its own.
 """
 
@@ -32,6 +35,7 @@ _AT_ONCE = 200
 _LONG = 0.01
 _STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long one
 
+_EAGER = sys.version_info >= (3, 12)  # a task begins inside of the call that makes it
 Begin = Callable[..., "asyncio.Task[Any]"]  # (coroutine, name=)
 
 
@@ -52,6 +56,9 @@ class Attempts(Protocol):
 
     def end_unstarted(self, running: Running) -> None:
         """It must not start any more."""
+
+    def want_more(self) -> None:
+        """Jobs have ended, and what could be started was."""
 
 
 class Dispatcher:
@@ -77,7 +84,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._begin = beginner(self._loop)
         self._context = contextvars.copy_context()
-        self._starting = False
+        self._starting = self._goes_on = False
         self._left = _AT_ONCE  # of this turn
         self._turn_began = 0.0
 
@@ -99,14 +106,30 @@ class Dispatcher:
         if not self._starting and not self._closed():
             self._context.run(self._start)
 
+    def go_on(self) -> None:
+        """A job has ended, in its task: its slot is free."""
+        if self._starting or self._goes_on:
+            return  # the loop that started it looks for the next, or one follows
+        if _EAGER:
+            self._go_on()
+        else:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if self.ready or self.early.waiting:
+            self.start_ready()
+        self._attempts.want_more()
+
     def _start(self) -> None:
         self._starting = True
         ready, slots, begin = self.ready, self._slots, self._begin
         in_doubt, closed, run = self._in_doubt, self._closed, self._attempts.run
-        room = slots.free
+        room, left, turn_began = slots.free, self._left, self._turn_began
         early, waiting, later = self.early, self.early.waiting, list[Running]()
         try:
-            while (ready or waiting) and room > 0 and self._left > 0 and not closed():
+            while (ready or waiting) and room > 0 and left > 0 and not closed():
                 due = early.next() if waiting else None
                 if due is None and not ready:
                     break
@@ -118,36 +141,39 @@ class Dispatcher:
                 elif due is None and running.not_before and early.keep(running):
                     pass
                 else:
-                    running.started_at = slots.started()  # now: its task may begin after this loop
+                    before = slots.running
+                    running.started_at = began = slots.started()  # now: its task may begin after this loop
                     task = begin(run(running), name=f"job {running.claimed.id_text}")
-                    running.task = task
-                    if task.done():
-                        self._ended_at_once(running.started_at)
-                        room = slots.free
-                    else:
+                    if not task.done():
+                        running.task = task
                         room -= 1
+                        continue
+                    if not running.settling:
+                        running.task = task  # else nobody asks for it
+                    if left == _AT_ONCE:
+                        turn_began = self._turn_began = began
+                        self._loop.call_soon(self._next_turn)
+                    left = left - 1 if began - turn_began < _LONG else 0
+                    if slots.running != before:
+                        room = slots.free
         finally:
             self._starting = False
+            self._left = left
             ready.extendleft(reversed(later))
-            if room > 0 and early:  # else whatever ends makes it go on
-                self._set_timer(early.next_at)
+            self._set_timer(room)
 
-    def _set_timer(self, moment: float) -> None:
-        """By time.monotonic(), whatever the loop's clock is."""
+    def _set_timer(self, room: int) -> None:
+        """For the next that is early. By time.monotonic(), whatever the loop's clock is."""
+        if room <= 0 or not self.early.waiting:
+            return  # whatever ends makes it go on
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, moment - time.monotonic()), self.start_ready)
-
-    def _ended_at_once(self, began: float) -> None:
-        if self._left == _AT_ONCE:
-            self._turn_began = began
-            self._loop.call_soon(self._next_turn)
-        self._left = self._left - 1 if began - self._turn_began < _LONG else 0
+        self._timer = self._loop.call_later(max(0.0, self.early.next_at - time.monotonic()), self.start_ready)
 
     def _next_turn(self) -> None:
+        """Some ended where they were started."""
         self._left = _AT_ONCE
-        if self.ready or self.early:
-            self.start_ready()
+        self._go_on()
 
     def ended(self, held: Sequence[Running | None], states: Sequence[str]) -> Ended:
         """Jobs have ended in the database. Returns what follows from that for their streams."""

@@ -1,4 +1,9 @@
-"""Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises."""
+"""Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises.
+
+What most jobs need is in two pieces. prepare() finds the handler and its arguments, or how the attempt ends without them;
+perform() makes the call, with all that a handler may want around it. An async handler that wants nothing around it is
+awaited by whoever starts it (Attempts.run): that is one coroutine less for each job.
+"""
 
 import asyncio
 import functools
@@ -35,6 +40,7 @@ from .report import JobFields
 from .rest import Resting
 from .threads import Threads
 
+Call = tuple[Handler, dict[str, Any] | None]  # with these arguments; None: a child process reads the payload
 Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
 
 
@@ -59,7 +65,7 @@ class Executor:
         self._middleware = tuple(middleware)
         self._part_time = [layer for layer in self._middleware if isinstance(layer, PartTime)]
         self._always = [layer for layer in self._middleware if not isinstance(layer, PartTime)]
-        self._layers: Sequence[Middleware] = self._middleware
+        self.layers: Sequence[Middleware] = self._middleware  # that have something to do
         self._processes = processes
         self._supervised = supervised
         self._recorders = recorders or Recorders()
@@ -71,19 +77,24 @@ class Executor:
     def look(self) -> None:
         """Find out which middleware has something to do; asked once for many jobs."""
         wanted = any(layer.wanted() for layer in self._part_time)
-        self._layers = self._middleware if wanted else self._always
+        self.layers = self._middleware if wanted else self._always
 
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
         """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
+        call = self.prepare(running)
+        return call if isinstance(call, Outcome) else await self.perform(running, *call, attempt)
+
+    def prepare(self, running: Running) -> Call | Outcome:
+        """What to call, or how the attempt ends without a call."""
         claimed = running.claimed
         handler = self._handlers.find(claimed.task, claimed.version)
         if claimed.cancel_requested and (handler is None or handler.drive is None):
             return Cancelled("cancelled before it ran")
         if handler is None:
             return Held(f"no worker here knows {claimed.task} version {claimed.version}")
-        processes = running.apart or (self._processes if handler.process else None)
-        if processes is not None and handler.drive is None:  # which writes through what its worker keeps
-            return await self._in_a_process(processes, running, handler)
+        apart = running.apart is not None or (handler.process and self._processes is not None)
+        if apart and handler.drive is None:  # which writes through what its worker keeps
+            return handler, None
         try:
             arguments = handler.decode(claimed.version, claimed.payload)
         except NeverFits as error:
@@ -92,17 +103,27 @@ class Executor:
             return Misfit(storable(str(error)), handler.signature, newer=isinstance(error, NeedsNewer))
         except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
             return Misfit(describe(error).summary, handler.signature)
-        running.is_async, running.is_driven = handler.is_async, handler.drive is not None
+        running.is_async = handler.is_async
         # Of this task's own context, which ends with the task: nothing to set back.
         telemetry.job_context.set(JobFields(claimed, self._worker))
-        layers = self._layers
-        if layers or attempt is not None or not handler.plain:
+        return handler, arguments
+
+    async def perform(
+        self,
+        running: Running,
+        handler: Handler,
+        arguments: dict[str, Any] | None,
+        attempt: Attempt | None = None,
+    ) -> Outcome:
+        """Make the call that was prepared."""
+        if arguments is None:
+            return await self._in_a_process(running, handler)
+        running.is_driven = handler.drive is not None
+        layers = self.layers
+        if layers or attempt is not None or not handler.plain or handler.is_async:
             return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
         try:
-            if handler.is_async:
-                value = await handler.func(**arguments)
-            else:
-                value = await self.threads.run(functools.partial(handler.func, **arguments))
+            value = await self.threads.run(functools.partial(handler.func, **arguments))
             return NOTHING if value is None and handler.returns_none else Completed(handler.encode(value))
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
             return decide(error, running, handler)
@@ -138,8 +159,10 @@ class Executor:
             outcome = replace(outcome, beside=True)
         return rows.end(outcome)
 
-    async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
+    async def _in_a_process(self, running: Running, handler: Handler) -> Outcome:
         """Payload, middleware and handler are the child's; here is only what the renewal asks for."""
+        processes = running.apart or self._processes
+        assert processes is not None  # else it was prepared to run here
         running.in_process = True
         running.job = Job(running.claimed, self._database, self._worker())
         try:

@@ -65,10 +65,13 @@ class Handler:
     plain: bool = field(
         init=False
     )  # nothing around the call: a function of the payload alone, without a time limit
+    bare: bool = field(init=False)  # plain and async: whoever starts it can await it
 
     def __post_init__(self) -> None:
         plain = not self.wants_job and self.transaction == "none" and self.timeout is None
-        object.__setattr__(self, "plain", plain and not self.process and self.drive is None)
+        plain = plain and not self.process and self.drive is None
+        object.__setattr__(self, "plain", plain)
+        object.__setattr__(self, "bare", plain and self.is_async)
 
     @property
     def signature(self) -> str:

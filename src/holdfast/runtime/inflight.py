@@ -1,4 +1,5 @@
-"""What this worker holds right now, by (id, generation). Read by the renewing thread, so every access is locked."""
+"""What this worker holds right now, by the identity of what was claimed: whoever asks for a job has the one that a claim
+brought, and the same job may be here in two generations. Read by the renewing thread, so every access is locked."""
 
 import asyncio
 import threading
@@ -83,14 +84,15 @@ class Processes(Protocol):
     async def execute(self, running: Running, handler: Handler) -> Outcome: ...
 
 
-_key: Callable[[Owned], tuple[str, int]] = attrgetter("id_text", "generation")
 _payload: Callable[[ClaimedJob], str] = attrgetter("payload")
 
 
 class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, int], Running] = {}
+        self._held: dict[
+            int, Running
+        ] = {}  # by id(): each holds what was claimed, so that no other has the same
         self._bytes = 0  # of all their payloads
 
     def add(self, jobs: Sequence[ClaimedJob], asked_at: float) -> list[Running]:
@@ -98,16 +100,15 @@ class InFlight:
         now = time.monotonic()
         added = [Running(claimed, now, asked_at) for claimed in jobs]
         with self._lock:
-            self._held.update(zip(map(_key, jobs), added, strict=True))
+            self._held.update(zip(map(id, jobs), added, strict=True))
             self._bytes += sum(map(len, map(_payload, jobs)))
         return added
 
     def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
         """Those that were held, each in the place of its job."""
-        keys = list(map(_key, jobs))
         with self._lock:
             pop = self._held.pop
-            gone = [pop(key, None) for key in keys]
+            gone = [pop(key, None) for key in map(id, jobs)]
             self._bytes -= sum([len(running.claimed.payload) for running in gone if running is not None])
             return gone
 
@@ -120,11 +121,11 @@ class InFlight:
     def still(self, jobs: Iterable[Owned]) -> list[Owned]:
         """Those of them that are held."""
         with self._lock:
-            return [job for job in jobs if (job.id_text, job.generation) in self._held]
+            return [job for job in jobs if id(job) in self._held]
 
     def get(self, job: Owned) -> Running | None:
         with self._lock:
-            return self._held.get((job.id_text, job.generation))
+            return self._held.get(id(job))
 
     def select(self, wanted: Callable[[Running], bool] = lambda _: True) -> list[Running]:
         with self._lock:

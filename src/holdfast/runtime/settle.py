@@ -17,7 +17,6 @@ from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
 from ..model.breaker import BreakerChange
-from ..model.job import ClaimedJob
 from ..model.outcome import Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
@@ -29,6 +28,7 @@ from .service import Service
 from .spoiled import Spoiled, buried
 
 T = TypeVar("T")
+_claimed: Callable[[Settlement], Any] = itemgetter(0)  # of a plain batch: a ClaimedJob
 _MOST = 1000
 _BUSY_PAUSE = 0.05
 _AGAIN = 50
@@ -135,7 +135,7 @@ class Settler(Service):
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
         if done is None:
-            self.endings.add([job for job, *_ in first if isinstance(job, ClaimedJob)])
+            self.endings.add(list(map(_claimed, first)))
         if done is None and not left:
             self._unreported = batch
             return []
