@@ -83,7 +83,7 @@ def _asks_number(act: Act, count: int | None, capped: bool) -> bool:
 
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
-    query = dict(call.request.query_params)
+    query = call.query((*(field.name for field in act.fields), "back"))
     back = _local(query.pop("back", ""))
     given = fields_of_link(act, query)
     found, trouble = None, ""
