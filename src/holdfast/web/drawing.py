@@ -95,8 +95,9 @@ def address(path: str, query: Mapping[str, object] | None = None) -> str:
     return "/" + quote(path, safe="/:@~!$&'()*+,;=-._") + tail
 
 
-def offer_address(offer: Offer) -> str:
-    return address(f"acts/{slug(offer.act)}", offer.given)
+def offer_address(offer: Offer, back: str) -> str:
+    """Where what it would do is shown; `back` is the page that it leads back to."""
+    return address(f"acts/{slug(offer.act)}", {**offer.given, "back": back})
 
 
 @functools.cache
