@@ -76,6 +76,9 @@ class Secret:
 
     value: Any
     width: int = 80
+    task: str = (
+        ""  # whose arguments or result it is: what that task masks is masked. Empty: what any task masks
+    )
 
 
 Cell = str | int | float | datetime | Code | Link | State | Span | Use | Secret | Problem | None
@@ -133,6 +136,7 @@ class Text:
 
     value: Any
     title: str = ""
+    task: str = ""  # as in Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,11 @@ class Page:
     in_use: Callable[[], Procedure[bool]] | None = None  # None: always
     filters: Sequence[Filter] = ()
     searches: Sequence[str] = ()  # names in its address that search in what a viewer does not read
+    takes: Sequence[str] = ()  # names in its address beside its filters. Any other name is refused
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that its address may have behind the `?`."""
+        return (*(one.name for one in self.filters), *self.takes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Acts: shown first, confirmed as shown, done by the operator's verbs, and in the audit under the name of who asked."""
 
+import html
 import json
 import re
 from urllib.parse import urlencode
@@ -390,3 +391,21 @@ async def test_what_no_route_takes_is_refused_in_the_same_words(program: Surfer)
     odd = await program.client.put("/api/v1/jobs")
     assert (odd.status_code, odd.headers["content-type"]) == (405, "application/problem+json")
     assert "GET" in odd.headers["allow"]
+
+
+async def test_whoever_deletes_a_thing_on_its_page_goes_on_where_something_is(
+    mara: Surfer, shop: Shop
+) -> None:
+    for act, job, list_ in (("jobs-discard", shop.waiting, "jobs"), ("dead-discard", shop.dead, "jobs")):
+        answer = await mara.confirm(f"/acts/{act}?ids={job}&back=jobs/{job}", typed="1")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/{list_}"), answer.text
+        assert "1 job discarded" in await mara.page(f"/{list_}")
+
+
+async def test_every_button_leads_to_its_act(mara: Surfer, shop: Shop) -> None:
+    """Also one that is about nothing yet."""
+    for path in ("/queues", "/jobs", "/dead", f"/jobs/{shop.waiting}", "/workers"):
+        text = await mara.page(path)
+        for link in set(re.findall(r'data-dialog href="([^"]+)"', text)):
+            assert 'class="confirm-form"' in await mara.page(html.unescape(link)), link
+    assert "/acts/queue-create?back=queues" in await mara.page("/queues")

@@ -1,6 +1,7 @@
 """What people must not read where they have no need to: values under names that mean secrets, and what looks like one
 wherever it stands."""
 
+import functools
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -36,9 +37,8 @@ _IN_TEXT = (
 )
 # Every pattern here starts once in a run of letters: one that starts at each of them takes the square of the time.
 _JWT = re.compile(r"(?<![\w-])(?=([\w-]*?)eyJ[\w-]{8})[\w-]+\.[\w-]{8,}\.[\w-]*")
-_ASSIGNED = re.compile(
-    rf"(?i)((?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*)(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|(?!••)[^\s\"',;&)}}\]]+)"
-)
+_VALUE = r"(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|(?!••)[^\s\"',;&)}\]]+)"
+_ASSIGNED = re.compile(rf"(?i)((?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*){_VALUE}")
 _DIGITS = re.compile(r"\b(?:[0-9][ -]?){12,18}[0-9]\b")
 _LONGEST = 1024 * 1024  # characters of one value
 _WORD = 4096  # characters: a cut text ends before its last word of at most that length, for half a token looks like none
@@ -92,13 +92,14 @@ class _Masking:
         return found
 
     def _text(self, text: str) -> str:
-        seen = masked_text(text, max(self._left, 0))
+        seen = masked_text(text, max(self._left, 0), self._names)
         self._left -= len(text)
         return seen
 
 
-def masked_text(text: str, most: int = _LONGEST) -> str:
-    """The text with every secret in it replaced, and `most` characters of it."""
+def masked_text(text: str, most: int = _LONGEST, names: Collection[str] = ()) -> str:
+    """The text with every secret in it replaced, and `most` characters of it. So is a value beside one of `names`, as
+    errors quote it: `name=value`, `'name': value`, or `parameter 'name' must be a number: not value`."""
     more = ""
     if len(text) > most:
         text, whole = _cut(text, most), len(text)
@@ -107,7 +108,20 @@ def masked_text(text: str, most: int = _LONGEST) -> str:
         text = pattern.sub(MASK, text)
     text = _JWT.sub(rf"\1{MASK}", text)
     text = _ASSIGNED.sub(lambda found: found[1] + MASK, text)
+    if names:
+        for pattern in _beside(frozenset(names)):
+            text = pattern.sub(lambda found: found[1] + MASK, text)
     return _DIGITS.sub(_card, text) + more
+
+
+@functools.lru_cache(128)
+def _beside(names: frozenset[str]) -> tuple[re.Pattern[str], ...]:
+    """What stands beside one of the names. What is looked over for each of them has a bound."""
+    one = rf"(?<!\w)(?:{'|'.join(re.escape(name) for name in sorted(names))})"
+    return (
+        re.compile(rf"({one}(?:[\"']\s{{0,8}}:|\s{{0,8}}=)\s{{0,8}}){_VALUE}"),
+        re.compile(rf"({one}\b[^\n]{{0,200}}?[,:] not )[^\n]+"),
+    )
 
 
 def _cut(text: str, most: int) -> str:

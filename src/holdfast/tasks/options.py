@@ -174,7 +174,7 @@ def _memory_limit(value: object) -> int:
     return value
 
 
-def _masked(value: object) -> tuple[str, ...]:
+def masked_names(value: object) -> tuple[str, ...]:
     if (
         isinstance(value, str)
         or not isinstance(value, Sequence)
@@ -198,5 +198,5 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "memory_limit": _memory_limit,
     "breaker": _breaker,
     "keep_completed": lambda v: checks.yes_or_no(v, "keep_completed", TaskDefinitionError),
-    "masked": _masked,
+    "masked": masked_names,
 }

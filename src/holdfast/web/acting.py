@@ -83,7 +83,7 @@ def _asks_number(act: Act, count: int | None, capped: bool) -> bool:
 
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
-    query = dict(call.request.query_params)
+    query = call.query((*(field.name for field in act.fields), "back"))
     back = _local(query.pop("back", ""))
     given = fields_of_link(act, query)
     found, trouble = None, ""
@@ -142,9 +142,18 @@ async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     said = await do(site, call, act, given)
     if said.secret:
         return call.html("done.html", {"said": said, "act": act, "back": back or _local(said.page)})
-    response = RedirectResponse(call.prefix + "/" + _local(back or said.page), HTTPStatus.SEE_OTHER)
+    where = _local(_left(act, back, said) or said.page)
+    response = RedirectResponse(call.prefix + "/" + where, HTTPStatus.SEE_OTHER)
     set_cookie(call.request, response, SAID, _packed(site, said.sentence), 30)
     return call.kept(response)
+
+
+def _left(act: Act, back: str, said: Said) -> str:
+    """Where somebody goes on. The page of a thing that is deleted is gone with it: then it is the list that had it."""
+    path, _, _ = back.partition("?")
+    if act.deletes and "/" in path:
+        return said.page or path.partition("/")[0]
+    return back
 
 
 async def _check_confirmed(site: Site, call: Call, act: Act, given: Given, seal: str, typed: str) -> None:

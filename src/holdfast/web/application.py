@@ -273,17 +273,25 @@ async def _nothing(call: Call) -> Response:
 
 async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
-    check_texts({**call.request.path_params, **call.request.query_params})
-    _check_searches(page, call)
+    query = call.query(page.names())
+    check_texts({**call.request.path_params, **query})
+    _check_searches(page, call, query)
+    _check_choices(page, query)
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
-    asked = Asked(dict(call.request.path_params), dict(call.request.query_params), site.app.tasks)
-    return await site.look(page.load(asked))
+    return await site.look(page.load(Asked(dict(call.request.path_params), query, site.app.tasks)))
 
 
-def _check_searches(page: Page, call: Call) -> None:
+def _check_choices(page: Page, query: Mapping[str, str]) -> None:
+    for one in page.filters:
+        said = query.get(one.name, "")
+        if said and one.choices and said not in one.choices:
+            raise ConfigurationError(f"{one.name} must be one of {', '.join(one.choices)}, not {said[:40]!r}")
+
+
+def _check_searches(page: Page, call: Call, query: Mapping[str, str]) -> None:
     """Whoever learns which errors hold a word reads them, word by word."""
-    asked = [name for name in page.searches if call.request.query_params.get(name, "").strip()]
+    asked = [name for name in page.searches if query.get(name, "").strip()]
     if asked and not call.who.may("operator"):
         said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
         raise Refusal(HTTPStatus.FORBIDDEN, said)
@@ -353,6 +361,7 @@ async def _api_act(site: Site, act: Act, call: Call) -> Response:
 
 async def _openapi(site: Site, call: Call) -> Response:
     """As it is: what it calls by a secret's name is the name of a field."""
+    call.query(())
     return Response(written(describe_api(site, call.prefix)), media_type="application/json")
 
 

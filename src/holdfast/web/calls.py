@@ -1,10 +1,11 @@
 """One request: who asks, what it may do, and how errors are said. Every route passes `needs`."""
 
+import difflib
 import functools
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +26,8 @@ from holdfast.web.databases import find_places, places_of
 from holdfast.web.drawing import draw
 from holdfast.web.guard import comes_from_us
 from holdfast.web.identity import Identity
-from holdfast.web.plain import as_json
+from holdfast.web.masking import for_role
+from holdfast.web.plain import as_json, plain, written
 from holdfast.web.site import Site
 
 _log = logging.getLogger("holdfast.web")
@@ -80,7 +82,22 @@ class Call:
         return response
 
     def json(self, value: Any, status: int = 200) -> Response:
-        return Response(as_json(value, self.who.role), status, media_type="application/json")
+        seen = for_role(plain(value), self.who.role, self.site.masked_of)
+        return Response(written(seen), status, media_type="application/json")
+
+    def query(self, known: Sequence[str]) -> dict[str, str]:
+        """What its address says behind the `?`. A slip in a name would show more than was meant, so it is refused."""
+        given = self.request.query_params.multi_items()
+        where = self.request.scope["path"].removeprefix(self.request.scope.get("root_path", ""))
+        for name, _ in given:
+            if name not in known:
+                raise ConfigurationError(_unknown(where, name, known))
+        found = dict(given)
+        if len(found) < len(given):
+            names = [name for name, _ in given]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"{twice} is in the address more than once. Say it once")
+        return found
 
     async def form(self) -> dict[str, str]:
         """What was sent, once it is known that a page of ours sent it."""
@@ -95,6 +112,12 @@ class Call:
                 HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
             )
         return given
+
+
+def _unknown(where: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f". Did you mean {near[0]}?" if near else ""
+    return f"{where} does not know {name[:40]!r} (known: {', '.join(known) or 'none'}){meant}"
 
 
 def _fields(body: str) -> list[tuple[str, str]]:

@@ -42,9 +42,10 @@ def kind_of(value: Any) -> str:
     return name if hasattr(pages, name) else "str"
 
 
-def secret_text(value: Any, role: Role, width: int = shown.MOST) -> str:
-    """A value on one line, as this role may see it."""
-    seen = form_of(value) if role == "viewer" else masked(value, 8 * width)
+def secret_text(value: Any, role: Role, width: int = shown.MOST, names: Collection[str] = ()) -> str:
+    """A value on one line, as this role may see it. `names` are those that its task masks."""
+    value = within_text(value, names) if isinstance(value, str) else value
+    seen = form_of(value) if role == "viewer" else masked(value, 8 * width, names)
     return shown.one_line(seen if isinstance(seen, str) else shown.as_json(seen), width)
 
 
@@ -52,24 +53,27 @@ def secret_pieces(value: Any, role: Role, names: Collection[str] = ()) -> list[s
     """`names` are those that its task masks."""
     value = within_text(value, names) if isinstance(value, str) else value
     if isinstance(value, str) and "\n" in value:
-        return [shown.Piece(error_text(value, role))]
+        return [shown.Piece(error_text(value, role, names))]
     return shown.json_pieces(form_of(value) if role == "viewer" else masked(value, shown.MOST, names))
 
 
-def error_text(text: str | None, role: Role) -> str:
+def error_text(text: str | None, role: Role, names: Collection[str] = ()) -> str:
     if text is None:
         return ""
-    return shown.cut((class_of_error(text) if role == "viewer" else masked_text(text, shown.MOST)) or "")
+    seen = class_of_error(text) if role == "viewer" else masked_text(text, shown.MOST, names)
+    return shown.cut(seen or "")
 
 
-def quoting(sentence: str, role: Role) -> str:
+def quoting(sentence: str, role: Role, names: Collection[str] = ()) -> str:
     """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
-    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST))
+    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST, names))
 
 
-def said_text(said: str | pages.Problem, role: Role) -> str:
+def said_text(said: str | pages.Problem, role: Role, names: Collection[str] = ()) -> str:
     """A note or an alert: our sentence, or what went wrong."""
-    return error_text(said.text, role) if isinstance(said, pages.Problem) else quoting(said, role)
+    if isinstance(said, pages.Problem):
+        return error_text(said.text, role, names)
+    return quoting(said, role, names)
 
 
 def plain_text(value: object) -> str:
@@ -77,8 +81,8 @@ def plain_text(value: object) -> str:
     return shown.cut(masked_text(str(value), shown.MOST))
 
 
-def trace(text: str, role: Role) -> list[shown.Piece]:
-    return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST))
+def trace(text: str, role: Role, names: Collection[str] = ()) -> list[shown.Piece]:
+    return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST, names))
 
 
 def slug(act: str) -> str:
@@ -91,8 +95,9 @@ def address(path: str, query: Mapping[str, object] | None = None) -> str:
     return "/" + quote(path, safe="/:@~!$&'()*+,;=-._") + tail
 
 
-def offer_address(offer: Offer) -> str:
-    return address(f"acts/{slug(offer.act)}", offer.given)
+def offer_address(offer: Offer, back: str) -> str:
+    """Where what it would do is shown; `back` is the page that it leads back to."""
+    return address(f"acts/{slug(offer.act)}", {**offer.given, "back": back})
 
 
 @functools.cache

@@ -21,7 +21,7 @@ MOST = 12
 
 
 async def find(site: "Site", call: Call) -> Response:
-    word = call.request.query_params.get("q", "").strip()[:200]
+    word = call.query(("q",)).get("q", "").strip()[:200]
     if _ID.fullmatch(word):
         found = [{"text": f"Job {word}", "kind": "job", "href": call.prefix + address(f"jobs/{word}")}]
     else:

@@ -34,7 +34,7 @@ MOST_TOPICS = 5
 
 async def stream(site: "Site", call: Call) -> Response:
     """`GET /live?topics=overview,job:ID`. It sends names and values, never HTML."""
-    topics = [word for word in call.request.query_params.get("topics", "overview").split(",") if word]
+    topics = [word for word in call.query(("topics",)).get("topics", "overview").split(",") if word]
     if len(topics) > MOST_TOPICS:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(topics)} topics are too many: {MOST_TOPICS} at most")
     for topic in topics:

@@ -71,7 +71,9 @@ def before_quote(sentence: str) -> str:
     return f"{masked_text(head)}." if colon else masked_text(sentence)
 
 
-Declared = Callable[[str], Collection[str]]  # by task: the names that it masks
+Declared = Callable[
+    [str], Collection[str]
+]  # by task: the names that it masks; of "": those that any task masks
 
 
 def _nothing(_: str) -> Collection[str]:
@@ -80,7 +82,7 @@ def _nothing(_: str) -> Collection[str]:
 
 def for_role(value: Any, role: Role, declared: Declared = _nothing) -> Any:
     """What this role sees of it: plain dicts, lists and values. Secrets are masked for everybody."""
-    return _seen(value, role, _Names(declared), is_content=False)
+    return _seen(value, role, _Names(declared, declared("")), is_content=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _seen(value: Any, role: Role, names: _Names, *, is_content: bool) -> Any:
         }
     if isinstance(value, list | tuple):
         return [_seen(item, role, names, is_content=is_content) for item in value]
-    return masked_text(value) if isinstance(value, str) else value
+    return masked_text(value, names=names.here) if isinstance(value, str) else value
 
 
 def _field(name: str, item: Any, role: Role, names: _Names, *, is_content: bool) -> Any:

@@ -1,6 +1,7 @@
 """The description of the JSON API, made from the pages and acts themselves: OpenAPI 3.1."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.pages import Act, Field, Page
@@ -16,12 +17,6 @@ _PROBLEM = {
 _REFUSED = dict.fromkeys(
     ("400", "401", "403", "404", "409", "405", "413", "421", "429", "500", "503"), _PROBLEM
 )
-_QUERIES: dict[str, tuple[str, ...]] = {
-    "jobs": ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than", "after"),
-    "dead": ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than", "each", "after"),
-    "keys/{queue}": ("key", "after"),
-    "audit": ("before",),
-}
 
 
 def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
@@ -49,10 +44,12 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
 
 def _page(page: Page) -> dict[str, Any]:
     names = re.findall(r"\{(\w+)\}", page.path)
-    queries = (*_QUERIES.get(page.path, ()), *(f.name for f in page.filters))
-    text = {"type": "string"}
-    parameters = [{"name": n, "in": "path", "required": True, "schema": text} for n in names]
-    parameters += [{"name": n, "in": "query", "required": False, "schema": text} for n in queries]
+    choices = {one.name: one.choices for one in page.filters}
+    parameters = [{"name": n, "in": "path", "required": True, "schema": _query()} for n in names]
+    parameters += [
+        {"name": n, "in": "query", "required": False, "schema": _query(choices.get(n, ()))}
+        for n in page.names()
+    ]
     ok = {
         "description": page.title,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Page"}}},
@@ -63,6 +60,10 @@ def _page(page: Page) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {"200": ok, **_REFUSED},
     }
+
+
+def _query(choices: Sequence[str] = ()) -> dict[str, Any]:
+    return {"type": "string", "enum": ["", *choices]} if choices else {"type": "string"}
 
 
 def _act(act: Act) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The dashboard of one app: its databases, pages and acts, and who may see them."""
 
+import functools
 import importlib
 import re
 import secrets
@@ -22,6 +23,7 @@ from holdfast.operate.edit import masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Page, Pages
+from holdfast.tasks.definition import Definition
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sign_in_of
@@ -150,8 +152,15 @@ class Site:
         return not tasks.known() or tasks.find(task, version) is not None
 
     def masked_of(self, task: str) -> Collection[str]:
-        """The names that its code says are secrets; none where there is no code."""
-        return masked_of(task, self.app.tasks.definition)
+        """The names that its code says are secrets. What belongs to no task that is known here may hold what any of them
+        was given, and so may a run of a workflow: there it is the names of all tasks."""
+        known = self.app.tasks.definition
+        return masked_of(task, known) if type(known(task)) is Definition else self._masked_anywhere
+
+    @functools.cached_property
+    def _masked_anywhere(self) -> frozenset[str]:
+        tasks = self.app.tasks
+        return frozenset(secret for name, _ in tasks.known() for secret in masked_of(name, tasks.definition))
 
     def trace_of(self, metadata: Any) -> tuple[str, str]:
         """The id of a job's trace, and where it is shown; empty: it has none, or nobody said where."""

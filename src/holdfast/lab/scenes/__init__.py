@@ -17,6 +17,9 @@ NAMES = (
     "hot_key",
     "saga",
     "tuner",
+    "poison_job",
+    "cut_the_line",
+    "old_snapshot",
 )
 
 

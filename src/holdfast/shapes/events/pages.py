@@ -272,6 +272,7 @@ PAGES = Pages(
             f"Events are facts in one log, written in your own transaction and read by many. {_BEGIN}",
             _has_log,
             (Filter("type", "Type, such as order.*"),),
+            takes=("before",),
         ),
         Page("events/subscriptions/{name}", "Subscription", _one),
         Page(

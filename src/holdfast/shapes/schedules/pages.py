@@ -111,7 +111,13 @@ def _one(asked: Asked) -> Procedure[View]:
     crumbs = (Link("Schedules", "schedules"),)
     data = {"schedule": one, "next": ahead}
     return View(
-        blocks, data, ("schedule", "next", name), name, crumbs, (facts, Text(one.payload, "Payload")), offers
+        blocks,
+        data,
+        ("schedule", "next", name),
+        name,
+        crumbs,
+        (facts, Text(one.payload, "Payload", one.task)),
+        offers,
     )
 
 

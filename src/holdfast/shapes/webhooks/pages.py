@@ -296,6 +296,7 @@ PAGES = Pages(
             "Webhooks send events to the addresses of your tenants, signed and tried again. "
             "Declare them: app.webhooks(...).",
             _in_use,
+            takes=("after",),
         ),
         Page("webhooks/deliveries/{delivery}", "Delivery", _delivery),
         Page(
@@ -303,6 +304,7 @@ PAGES = Pages(
             "Endpoint",
             _one,
             filters=(Filter("status", "State", ("pending", "delivered", "failed", "cancelled")),),
+            takes=("after",),
         ),
     ],
     [

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -18,7 +18,7 @@ from ...tasks import checks
 from ...tasks.codec import Codec
 from ...tasks.convert import type_name
 from ...tasks.definition import Definition, Place
-from ...tasks.options import TaskSettings
+from ...tasks.options import TaskSettings, masked_names
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, Unresolved, analyse, call_line
 from .core import MAX_HISTORY, Rules
@@ -57,6 +57,7 @@ class Declared:
     place: Place
     codec: Codec
     code: Code
+    masked: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -128,26 +129,35 @@ class Workflows(TaskRegistry):
         queue: str = QUEUE,
         max_history: int = MAX_HISTORY,
         sticky: Duration = STICKY,
+        masked: Sequence[str] = (),
     ) -> WorkflowDecorator:
         """Declare a workflow: `@app.workflow(version=2)` over `async def checkout(wf: Workflow, order_id: int) -> str`.
 
         A run keeps the version it was started with; functions of one name and several versions stand side by side.
-        `max_history`: records of one era. `sticky`: how long a wait stays in memory before the run is put away."""
+        `max_history`: records of one era. `sticky`: how long a wait stays in memory before the run is put away.
+        `masked`: names of arguments and fields that the dashboard shows to nobody."""
         fail = TaskDefinitionError
         checks.integer(version, "version", 1, 32_767, fail)
         checks.integer(max_history, "max_history", 1, 1_000_000, fail)
         checks.queue_name(queue, fail)
         rules = Rules(max_history, checks.period(sticky, "sticky", fail))
+        secrets = masked_names(masked)
 
         def declare(fn: Any, /) -> Any:
             signature = _signature(fn, sys._getframe(1).f_locals)
             full = checks.task_name(name, "the workflow's name", fail) if name else self._name_of(fn)
-            return self._declare_workflow(full, version, queue, signature, rules)
+            return self._declare_workflow(full, version, queue, signature, rules, secrets)
 
         return declare
 
     def _declare_workflow(
-        self, name: str, version: int, queue: str, signature: HandlerSignature, rules: Rules
+        self,
+        name: str,
+        version: int,
+        queue: str,
+        signature: HandlerSignature,
+        rules: Rules,
+        secrets: Sequence[str],
     ) -> WorkflowType[Any, Any]:
         codec = Codec(name, signature, version)
         code = Code(
@@ -159,13 +169,14 @@ class Workflows(TaskRegistry):
             rules,
             self._events,
         )
-        new = Declared(name, version, queue, Place.of(signature.func), codec, code)
+        new = Declared(name, version, queue, Place.of(signature.func), codec, code, tuple(secrets))
         known = self._things.setdefault(KIND, {})
         others = {one.version: one for one in known.values() if one.name == name}
         self._check_other(new, others)
         others[version] = new
         newest = others[max(others)]
-        settings = TaskSettings(name=name, version=newest.version, queue=queue)
+        every = tuple(dict.fromkeys(secret for one in others.values() for secret in one.masked))
+        settings = TaskSettings(name=name, version=newest.version, queue=queue, masked=every)
         self._tasks[name] = WorkflowDefinition(
             name, settings, newest.codec.signature, self._binding, newest.place, None, versions=others
         )

@@ -332,6 +332,7 @@ PAGES = Pages(
                 Filter("tag", "Tag"),
                 Filter("since", "Started within"),
             ),
+            takes=("after",),
         ),
         Page("workflows/{run}", "Run", _one),
     ],

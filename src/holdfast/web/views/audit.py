@@ -41,7 +41,9 @@ def page(site: "Site") -> Page:
         cut = f"looked back to entry {found.next}" if found.cut else ""
         return View([table], found.entries, words, more=more, cut=cut)
 
-    return Page("audit", "Audit", load, "System", "audit", filters=FILTERS, searches=("target",))
+    return Page(
+        "audit", "Audit", load, "System", "audit", filters=FILTERS, searches=("target",), takes=("before",)
+    )
 
 
 def entries_of(target: str) -> Link:

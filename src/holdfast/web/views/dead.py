@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Offer, Page, View
+from holdfast.pages import Asked, Given, Offer, Page, View
 from holdfast.web.filters import DEAD_FIELDS, dead_filter, options, text
 from holdfast.web.views.drawn import Drawn
 
@@ -29,7 +30,7 @@ def page(site: "Site") -> Page:
         others = {name: said for name, said in given.items() if name != "group"}
         groups = yield from Operator.group_dead.procedure(dead_filter(others))
         group = given.get("group")
-        each = asked.query.get("each") == "1"
+        each = _each(asked.query)
         after = text(asked.query, "after")
         letters = None
         if group is not None or each:
@@ -62,4 +63,12 @@ def page(site: "Site") -> Page:
             context=context,
         )
 
-    return Page("dead", "Dead letters", load, "Work", "dead", searches=("error",))
+    takes = (*DEAD_FIELDS, "each", "after")
+    return Page("dead", "Dead letters", load, "Work", "dead", searches=("error",), takes=takes)
+
+
+def _each(query: Given) -> bool:
+    said = query.get("each", "")
+    if said not in ("", "1"):
+        raise ConfigurationError(f"each takes 1, not {said[:40]!r}. Leave it out for groups")
+    return bool(said)

@@ -71,7 +71,7 @@ def page(site: "Site") -> Page:
         command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
         return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
 
-    return Page("jobs", "Jobs", load, "Work", "jobs", searches=("error",))
+    return Page("jobs", "Jobs", load, "Work", "jobs", searches=("error",), takes=(*JOB_FIELDS, "after"))
 
 
 def _time_of(place: UUID) -> str:

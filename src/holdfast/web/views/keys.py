@@ -66,7 +66,7 @@ def pages(site: "Site") -> list[Page]:
 
     return [
         Page("keys", "Keys and ring", every, "Work", "ring"),
-        Page("keys/{queue}", "Keys", queue),
+        Page("keys/{queue}", "Keys", queue, takes=("key", "after")),
     ]
 
 

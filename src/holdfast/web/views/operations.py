@@ -48,7 +48,7 @@ _ABOUT = (
 def pages(site: "Site") -> list[Page]:
     filters = (Filter("state", "State", STATES),)
     return [
-        Page("operations", "Operations", _list, "System", "play", _ABOUT, filters=filters),
+        Page("operations", "Operations", _list, "System", "play", _ABOUT, filters=filters, takes=("after",)),
         Page("operations/{id}", "Operation", _one),
     ]
 

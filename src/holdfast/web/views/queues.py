@@ -74,7 +74,7 @@ def pages(site: "Site") -> list[Page]:
 
     return [
         Page("queues", "Queues", every, "Work", "queues"),
-        Page("queues/{queue}", "Queue", one),
+        Page("queues/{queue}", "Queue", one, takes=("history",)),
     ]
 
 
