@@ -5,14 +5,18 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.conftest import await_until
 from tests.workflows.memory_journal import MemoryJournal, Store, code_of, run
 
 from holdfast import Backoff, Holdfast, failpoints
-from holdfast.model.outcome import Completed, DeadLettered, Held, Outcome, Released
+from holdfast.model.job import Grant
+from holdfast.model.outcome import Completed, DeadLettered, Ended, Held, Outcome, Released
+from holdfast.model.state import COMPLETED
 from holdfast.shapes.workflows.drive import drive
+from holdfast.shapes.workflows.ends import end_runs
 from holdfast.shapes.workflows.journal import Record
 from holdfast.shapes.workflows.outgoing import NewEvent
 from holdfast.shapes.workflows.workflow import Workflow
@@ -171,6 +175,16 @@ async def test_a_patch_in_a_branch_goes_the_same_way_after_its_owner_is_lost() -
     assert not isinstance(await run(flow, store), Held)
 
 
+def test_the_last_records_and_the_end_of_runs_are_one_statement() -> None:
+    """In a row with the settle and its commit, so each statement is a round trip of a run that is alone."""
+    jobs = [Ended(Grant("workflows", UUID(int=n), 1, UUID(int=9)), Completed("1"), COMPLETED) for n in (1, 2)]
+    flow = end_runs(jobs, ['{"rows": []}', "{}"])
+    statement = next(flow)
+    assert statement.name == "workflow_last"
+    with pytest.raises(StopIteration):
+        flow.send(2)
+
+
 async def test_a_run_of_three_steps_is_two_records_and_its_end(akit: Kit, app: Holdfast) -> None:
     @app.workflow()
     async def three(wf: Workflow) -> list[str]:
@@ -186,6 +200,9 @@ async def test_a_run_of_three_steps_is_two_records_and_its_end(akit: Kit, app: H
         failpoints.disarm("record.before")
     assert await handle.aresult(timeout=25) == ["A", "B", "C"]
     assert written == ["record"] * 2
+    assert (
+        akit.sql("SELECT key FROM holdfast.workflow_steps") == []
+    )  # the last one was folded with the others
     entries = await handle.atimeline()
     assert [(entry.key, entry.outcome) for entry in entries] == [
         ("say", "done"),

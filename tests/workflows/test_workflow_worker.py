@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.conftest import await_until, within
 
 from holdfast import Holdfast, telemetry
+from holdfast.runtime.inflight import Running
 from holdfast.settings import Settings
 from holdfast.shapes.workflows import database_journal, recorder
 from holdfast.shapes.workflows.messages import Signal
@@ -118,10 +120,21 @@ async def ended(kit: Kit, run: str) -> dict[str, Any]:
     return look(kit, run)
 
 
+def jobs_in_memory() -> list[Running]:
+    return [found for found in gc.get_objects() if type(found) is Running]
+
+
 async def test_a_run_records_its_steps_and_ends_with_its_job(akit: Kit) -> None:
     async with working(akit):
         run = await start(akit, "steps", '{"n": 1}')
         found = await ended(akit, run)
+        gc.collect()
+        gc.disable()
+        try:  # and the collector has nothing to find
+            await ended(akit, await start(akit, "steps", '{"n": 1}'))
+            await await_until(lambda: not jobs_in_memory(), "the job of a run to leave memory")
+        finally:
+            gc.enable()
     assert (found["state"], found["result"]) == ("completed", 8)
     with akit.connect() as conn:
         (row,) = conn.execute(

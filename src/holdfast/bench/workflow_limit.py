@@ -10,7 +10,7 @@ from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Settlement
 from ..model.worker import WorkerIdentity
 from ..shapes.workflows import store
-from ..shapes.workflows.ends import last_records
+from ..shapes.workflows.ends import end_statement
 from ..shapes.workflows.journal import Record
 from ..shapes.workflows.rows import plain_row
 from ..store.claim import claim
@@ -25,10 +25,6 @@ START = (
     "SELECT s.run_id::text FROM holdfast.workflow_start_many("
     "'five', (SELECT array_agg(jsonb_build_object('n', n)) FROM generate_series(1, $1) AS n),"
     " version => 1, queue => 'workflows') s"
-)
-END = (
-    "SELECT holdfast.workflow_end($1::text::uuid[], array_fill('completed'::text, ARRAY[$2::int]), "
-    "array_fill('1'::text, ARRAY[$2::int]), array_fill(NULL::text, ARRAY[$2::int]))"
 )
 
 
@@ -93,6 +89,6 @@ def _round(engine: Timed, worker: str, batch: int) -> None:
     engine.run("BEGIN", [])
     engine.drive(settle_batch([Settlement(job, Completed("1")) for job in claimed], worker))
     last = json.dumps({"rows": [plain_row(Record("nothing#4", "step", "done", 4, "1", began=time.time()))]})
-    engine.ask(last_records(claimed, [last] * batch))
-    engine.run(END, ["{" + ",".join(job.id_text for job in claimed) + "}", batch])
+    ends = {job.id_text: ("completed", "1", None) for job in claimed}
+    engine.ask(end_statement(ends, [(job, last) for job in claimed]))
     engine.run("COMMIT", [])

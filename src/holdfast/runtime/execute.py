@@ -33,7 +33,7 @@ from ..store.settle import settle_in
 from .decide import decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
-from .job import Job
+from .job import Job, no_rest
 from .middleware import Middleware, Next, PartTime
 from .record import Recorders, Rows
 from .report import JobFields
@@ -152,6 +152,7 @@ class Executor:
             outcome = await call()
         except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may hit it
             outcome = decide(error, running, handler)
+        job._rest = no_rest  # it knows `running`, which knows the job: the collector would have to find that
         if not isinstance(outcome, Outcome):
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))

@@ -24,6 +24,7 @@ from .faults import EXITS, NonRetryable, left
 
 MAX_RESULT = 256 * 1024
 _FREE = 1 << 40
+_SORTED = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _DETAIL = 512  # bytes of what a heartbeat says
 threads = Threads()  # for steps that are plain functions
 
@@ -105,7 +106,7 @@ def name_of(fn: Callable[..., Any], given: str | None) -> str:
 def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
     """Of a call's input; None: it has no JSON form."""
     try:
-        text = json.dumps([args, kwargs], sort_keys=True, allow_nan=False)
+        text = _SORTED.encode([args, kwargs])
     except (TypeError, ValueError, RecursionError):
         return None
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

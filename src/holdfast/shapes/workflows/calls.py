@@ -23,7 +23,7 @@ from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
 from .messages import Message
 from .replay import Place
-from .steps import Attempts, Step, idempotency_key
+from .steps import Attempts, Body, Step, idempotency_key
 from .workflow_type import WorkflowType
 
 P = ParamSpec("P")
@@ -53,11 +53,9 @@ class Steps:
         result = Result(fn, name)
         place, found, input_hash = self._take(scope, name, "step", args, kwargs)
 
-        async def attempt(number: int, _: float) -> Stored | str:
-            return result.encode(await call(fn, args, kwargs, attempts.info(number)))
-
-        attempts = Attempts(self._core, scope, place, "step", self._options, attempt, input_hash)
-        return Step(self._core, place, found, attempts.run, lambda row: result.decode(row.record.result))
+        body = Body(fn, args, kwargs, result)
+        attempts = Attempts(self._core, scope, place, "step", self._options, body.attempt, input_hash)
+        return Step(self._core, place, found, attempts.run, body.decode)
 
     def transact(
         self,
@@ -112,7 +110,7 @@ class Steps:
         result = Result(fn, name)
         place, found, input_hash = self._take(scope, name, "transaction", args, kwargs)
 
-        async def attempt(number: int, _: float) -> Stored | str:
+        async def attempt(attempts: Attempts, number: int) -> Stored:
             await core.flush()
             return await make(attempts, result.encode, number)
 

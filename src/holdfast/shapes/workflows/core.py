@@ -57,10 +57,11 @@ class Core(Records):
         one that looks whether code and history go together stops there."""
         super().__init__(journal, Replay(history.rows), rules.max_history, writes=behind == "call")
         self.history = history
+        self.run_text = str(history.run_id)
         self.rules = rules
         self.fence = fence
         self._behind = behind
-        self.waits = Waits(self)
+        self._waits: Waits | None = None  # most runs wait for nothing
         self.root: asyncio.Task[Any] | None = None
         self.runnable = 1  # scopes and steps that do not wait for anybody else
         self.leave: Callable[[], None] | None = None  # called with it
@@ -72,6 +73,20 @@ class Core(Records):
     @property
     def sticky(self) -> float:
         return self.rules.sticky
+
+    @property
+    def waits(self) -> Waits:
+        if self._waits is None:
+            self._waits = Waits(self)
+        return self._waits
+
+    async def leave_memory(self) -> None:
+        """Its code has ended, or is left behind. What knows each other in a circle is taken apart."""
+        if self._waits is not None:
+            await self._waits.close()
+        await self.close()
+        if self.root is not None and self.root.done():
+            self.root = self._waits = None
 
     # Whether the code may go on
 
@@ -118,8 +133,8 @@ class Core(Records):
 
     def idle(self) -> None:
         self.runnable -= 1
-        if self.runnable <= 0:
-            self.waits.poke()
+        if self.runnable <= 0 and self._waits is not None:
+            self._waits.poke()
 
     # Places
 

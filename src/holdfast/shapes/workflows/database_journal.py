@@ -96,6 +96,8 @@ class DatabaseJournal:
         """The progress of its job: the renewing thread writes the latest."""
         if detail is None:
             self._at_work.pop(key, None)
+            if not self._beats:
+                return
         with self._beating:
             if detail is None and self._beats.pop(key, None) is None:
                 return

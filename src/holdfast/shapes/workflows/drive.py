@@ -90,8 +90,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         raise
     finally:
         core.journal.cancelled.then = core.leave = None
-        await core.waits.close()
-        await core.close()
+        await core.leave_memory()
     if core.outcome is not None:
         return core.outcome
     return root.result()
@@ -125,8 +124,11 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         await workflow._saga.compensate(scope)
         await core.finish()
         return _failed(error, workflow._saga.failed)
-    await core.finish(completed=True)
-    return Completed(result)
+    else:
+        await core.finish(completed=True)
+        return Completed(result)
+    finally:
+        scope.task = None  # whose context knows the scope
 
 
 def _failed(error: BaseException, undone: Sequence[str]) -> Outcome:

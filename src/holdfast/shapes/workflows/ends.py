@@ -8,11 +8,13 @@ from ...model.job import Owned
 from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
 from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
 from ...store.arrays import plain_array, text_array, uuid_array
-from ...store.statement import Flow, Statement, count, named, nothing
+from ...store.statement import Flow, Statement, count, named
+
+End = tuple[str, str | None, str | None]  # state, result and error
 
 
-def _end(ended: Ended) -> tuple[str, str | None, str | None] | None:
-    """State, result and error of a run whose job ended like this; None: it has not."""
+def _end(ended: Ended) -> End | None:
+    """How a run ends whose job ended like this; None: it does not."""
     outcome = ended.outcome
     if ended.state == COMPLETED and isinstance(outcome, Completed):
         return "completed", outcome.result, None
@@ -30,33 +32,34 @@ def _error(kind: str, message: str) -> str:
 
 def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
     """The recorder: a run ends in the transaction that ends its job. One that is held has parted from its history. What was
-    to be recorded with it stands before."""
-    if last := [(job.grant, row) for job, row in zip(jobs, rows, strict=True) if row != "{}"]:
-        yield from last_records([grant for grant, _ in last], [row for _, row in last])
-    ends: Mapping[str, tuple[str, str | None, str | None]]
+    to be recorded with it goes in the same statement."""
+    ends: Mapping[str, End]
     ends = {job.grant.id_text: end for job in jobs if (end := _end(job)) is not None}
     parted = {
         job.grant.id_text: _error("Diverged", job.outcome.reason)
         for job in jobs
         if job.state == HELD and isinstance(job.outcome, Misfit) and job.outcome.reason.startswith("diverged")
     }
-    if ends:
-        states, results, errors = zip(*ends.values(), strict=True)
-        params = (uuid_array(list(ends)), plain_array(states), text_array(results), text_array(errors))
-        yield from named("workflow_end", params, count)
+    last = [(job.grant, row) for job, row in zip(jobs, rows, strict=True) if row != "{}"]
+    if ends or last:
+        yield from end_statement(ends, last)
     if parted:
         marked = (uuid_array(list(parted)), text_array(list(parted.values())))
         yield from named("workflow_mark", marked, lambda _: None)
 
 
-def last_records(grants: Sequence[Owned], rows: Sequence[str]) -> Statement[None]:
-    """Records that go with the end of their runs' jobs: an object with `rows` for each, as JSON text."""
-    params = (
-        uuid_array([grant.id_text for grant in grants]),
-        plain_array([str(grant.generation) for grant in grants]),
-        text_array(rows),
+def end_statement(ends: Mapping[str, End], last: Sequence[tuple[Owned, str]]) -> Statement[int]:
+    """Runs that end, by id, and records that go with the end of their job: an object with `rows` for each, as JSON text."""
+    states, results, errors = zip(*ends.values(), strict=True) if ends else ((), (), ())
+    params = (uuid_array(list(ends)), plain_array(states), text_array(results), text_array(errors))
+    if not last:
+        return named("workflow_end", params, count)
+    written = (
+        uuid_array([grant.id_text for grant, _ in last]),
+        plain_array([str(grant.generation) for grant, _ in last]),
+        text_array([row for _, row in last]),
     )
-    return named("workflow_last", params, nothing)
+    return named("workflow_last", (*params, *written), count)
 
 
 class Lost(NamedTuple):

@@ -89,6 +89,7 @@ async def _branch(core: Core, call: Any, scope: Scope, family: _Family) -> Any:
     except EXITS as error:
         raise left("a branch", error) from error
     finally:
+        scope.task = None  # whose context knows the scope
         family.ended()
 
 

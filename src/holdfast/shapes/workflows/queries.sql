@@ -176,24 +176,29 @@ SELECT ARRAY[holdfast.workflow_put($1::uuid, $2::bigint, $3::text::jsonb)::text,
 SELECT s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.key = $2;
 
--- name: workflow_last
--- Records that go with the end of their run's job, in its transaction: that they are their owner's is seen there.
--- $1 ids, $2 generations, $3 rows of each as JSON
-INSERT INTO holdfast.workflow_steps AS s (run_id, generation, ordinal, attempts, began_at, ended_at, key, kind, outcome, input_hash, result, error, linked)
-SELECT u.id, u.generation, r.ordinal, r.attempts, coalesce(to_timestamp(r.began), (SELECT holdfast.now())), coalesce(r.ended, (SELECT holdfast.now())), r.key, r.kind, r.outcome,
-       decode(r.input_hash, 'hex'), r.result::jsonb, r.error::jsonb, r.linked
-FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text::bigint[]), unnest($3::text::text[])) WITH ORDINALITY AS u(id, generation, made, n)
-CROSS JOIN LATERAL jsonb_to_recordset((u.made::jsonb)->'rows')
-    AS r(ordinal int, attempts int, began float8, ended timestamptz, key text, kind text, outcome text, input_hash text, result text, error text, linked uuid)
-ORDER BY u.n
-ON CONFLICT (run_id, key) DO UPDATE
-SET generation = EXCLUDED.generation, attempts = EXCLUDED.attempts, ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, result = EXCLUDED.result,
-    error = EXCLUDED.error, n = EXCLUDED.n, linked = coalesce(EXCLUDED.linked, s.linked)
-WHERE s.outcome IN ('retrying', 'calling');
-
 -- name: workflow_end
 -- $1 ids, $2 states, $3 results, $4 errors
 SELECT holdfast.workflow_end($1::uuid[], $2::text::text[], $3::text::text[], $4::text::text[]);
+
+-- name: workflow_last
+-- Ends runs, as workflow_end, with records that go with the end of their run's job, in its transaction: that they are their
+-- owner's is seen there. The records are written first: the function folds them with the others.
+-- $1 to $4 as above, $5 ids, $6 generations, $7 rows of each as JSON
+WITH put AS (
+    INSERT INTO holdfast.workflow_steps AS s (run_id, generation, ordinal, attempts, began_at, ended_at, key, kind, outcome, input_hash, result, error, linked)
+    SELECT u.id, u.generation, r.ordinal, r.attempts, coalesce(to_timestamp(r.began), (SELECT holdfast.now())), coalesce(r.ended, (SELECT holdfast.now())), r.key, r.kind, r.outcome,
+           decode(r.input_hash, 'hex'), r.result::jsonb, r.error::jsonb, r.linked
+    FROM ROWS FROM (unnest($5::uuid[]), unnest($6::text::bigint[]), unnest($7::text::text[])) WITH ORDINALITY AS u(id, generation, made, n)
+    CROSS JOIN LATERAL jsonb_to_recordset((u.made::jsonb)->'rows')
+        AS r(ordinal int, attempts int, began float8, ended timestamptz, key text, kind text, outcome text, input_hash text, result text, error text, linked uuid)
+    ORDER BY u.n
+    ON CONFLICT (run_id, key) DO UPDATE
+    SET generation = EXCLUDED.generation, attempts = EXCLUDED.attempts, ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, result = EXCLUDED.result,
+        error = EXCLUDED.error, n = EXCLUDED.n, linked = coalesce(EXCLUDED.linked, s.linked)
+    WHERE s.outcome IN ('retrying', 'calling')
+    RETURNING s.run_id
+)
+SELECT holdfast.workflow_end($1::uuid[], $2::text::text[], $3::text::text[], $4::text::text[]) FROM (SELECT count(*) FROM put) AS written;
 
 -- name: workflow_mark
 -- Runs whose code parted from their history: they wait, held, for other code.

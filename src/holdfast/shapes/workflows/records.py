@@ -33,12 +33,9 @@ class Records(ABC):
         self._shown: str | None = None
         self._writing = 0  # records that are on their way
         self.behind = False  # something waits to be written that must be durable before anything else begins
-        self._flush: asyncio.Future[None] | None = None  # one that is under way
+        self.flushing = False
+        self._flushed: asyncio.Future[None] | None = None  # the end of one that others wait for
         self._soon: asyncio.Task[None] | None = None
-
-    @property
-    def flushing(self) -> bool:
-        return self._flush is not None
 
     @abstractmethod
     def lost(self, error: BaseException) -> NoReturn:
@@ -80,8 +77,8 @@ class Records(ABC):
 
     async def record(self, row: Record) -> Stored:
         """Durable when it returns."""
-        while self.behind and self._flush is not None:
-            await asyncio.shield(self._flush)
+        while self.behind and self.flushing:
+            await self._other_flush()
         if self.stopped is not None:
             raise self.stopped
         self._check_length(row)
@@ -132,12 +129,13 @@ class Records(ABC):
         if self._soon is not None and not self._soon.done():
             self._soon.cancel()
             await asyncio.wait({self._soon})
+        self._soon = None  # whose context knows the run
 
     async def flush(self) -> None:
         """Before what is not written by record(), and before it is put away: what decides which way a replay goes must stand
         in front of it, and events do not wait for the end of a wait. One that another branch has begun is waited for."""
-        while self._flush is not None:
-            await asyncio.shield(self._flush)
+        while self.flushing:
+            await self._other_flush()
         if self.behind or any(row.kind in ("patch", "event") for row in self._pending):
             under_way = self._begin_flush()
             try:
@@ -148,23 +146,30 @@ class Records(ABC):
         if self.stopped is not None:
             raise self.stopped
 
-    def _begin_flush(self) -> "asyncio.Future[None] | None":
+    def _begin_flush(self) -> bool:
         """What must be durable before anything else begins is being written: other branches wait for it."""
         if self.behind:
-            self._flush = asyncio.get_running_loop().create_future()
-            return self._flush
-        return None
+            self.flushing = True
+            return True
+        return False
 
-    def _end_flush(self, under_way: "asyncio.Future[None] | None") -> None:
-        if under_way is not None:
-            self._flush = None
-            under_way.set_result(None)
+    def _end_flush(self, under_way: bool) -> None:
+        if under_way:
+            self.flushing = False
+            if self._flushed is not None:
+                self._flushed.set_result(None)
+                self._flushed = None
+
+    async def _other_flush(self) -> None:
+        if self._flushed is None:
+            self._flushed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._flushed)
 
     async def finish(self, *, completed: bool = False) -> None:
         """Events, with what stands before them, and what set_state() said last. What is left of a run that completed goes
         with its end. Rows that wait for another record are of no use to anybody."""
-        while self._flush is not None:
-            await asyncio.shield(self._flush)
+        while self.flushing:
+            await self._other_flush()
         if not self._writes or not (self.behind or self._outgoing or self._shown is not None):
             return
         rows = self._drain() if self.behind or self._outgoing else []

@@ -9,7 +9,7 @@ from ...model.backoff import Backoff
 from .bodies import Options, Result, call, name_of
 from .core import Core, Scope
 from .faults import StepFailed
-from .journal import Record, Stored
+from .journal import Record
 from .replay import Place
 from .steps import Attempts
 
@@ -58,7 +58,7 @@ class Saga:
         if found is None or found.record.outcome == "retrying":
             result = Result(push.fn, push.key)
 
-            async def attempt(number: int, _: float) -> Stored | str:
+            async def attempt(attempts: Attempts, number: int) -> str:
                 if number == _ALERT:
                     telemetry.emit(
                         "workflow.compensation_fails",

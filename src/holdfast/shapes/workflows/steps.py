@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ from ...model.duration import seconds
 from ...model.outcome import Held
 from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry
 from ...tasks.convert import Misfit
-from .bodies import Options, StepInfo, TooLarge, detail_text, error_text, in_context
+from .bodies import Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
 from .core import UNDECIDED, Core, Scope, cancelled, current
 from .faults import Diverged, Evicted, NonRetryable, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
@@ -21,9 +21,7 @@ from .records import MOST_LATER
 from .replay import Place
 
 T_co = TypeVar("T_co", covariant=True)
-Attempt = Callable[
-    [int, float], Coroutine[Any, Any, Stored | str]
-]  # (number, began): a record, or a result to record
+Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
 _FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge)
 
 
@@ -31,7 +29,7 @@ class Step(Generic[T_co]):
     """A recorded call: its key is taken, nothing has run. Await it, or give it to wf.gather / wf.first. Awaiting twice gives
     the same."""
 
-    __slots__ = ("_act", "_core", "_decode", "_found", "_going", "_row", "key")
+    __slots__ = ("_act", "_core", "_decode", "_found", "_going", "_row", "_waited", "key")
 
     def __init__(
         self,
@@ -47,7 +45,8 @@ class Step(Generic[T_co]):
         self._act = act
         self._decode = decode
         self._row: Stored | None = None
-        self._going: asyncio.Future[None] | None = None
+        self._going = False
+        self._waited: asyncio.Future[None] | None = None  # by a second branch that was given the same step
         if found is not None and found.record.outcome not in UNDECIDED:
             self._row = found
 
@@ -69,18 +68,23 @@ class Step(Generic[T_co]):
         if self._row is None:
             if self._core.stopped is not None:
                 raise self._core.stopped
-            if self._going is None:
-                self._going = asyncio.get_running_loop().create_future()
+            if not self._going:
+                self._going = True
                 try:
                     if self._core.behind or self._core.flushing:
                         await self._core.flush()
-                    await self._core.while_paused(self.key)
+                    if self._core.journal.paused:
+                        await self._core.while_paused(self.key)
                     self._row = await self._act(self._found)
                 finally:
-                    self._going.set_result(None)
-                    self._going = None
-            else:  # two branches were given the same step
-                await asyncio.shield(self._going)
+                    self._going = False
+                    if self._waited is not None:
+                        self._waited.set_result(None)
+                        self._waited = None
+            else:
+                if self._waited is None:
+                    self._waited = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._waited)
                 return await self._settled()
         return self._row
 
@@ -171,9 +175,9 @@ class Attempts:
         limit = asyncio.timeout(min(left)) if left else None
         try:
             if limit is None:
-                return await self.attempt(number, self.began)
+                return await self.attempt(self, number)
             async with limit:
-                return await self.attempt(number, self.began)
+                return await self.attempt(self, number)
         except TimeoutError:
             if limit is None or not limit.expired():
                 raise
@@ -264,6 +268,23 @@ class Attempts:
         core.journal.beat(self.place.key, "" if detail is None else detail_text(detail))
 
 
+@dataclass(slots=True)
+class Body:
+    """A function that a step calls. It knows nothing of the step: a run whose parts do not know each other in a circle is
+    gone when it has ended, and the collector has nothing to find."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Result
+
+    async def attempt(self, attempts: Attempts, number: int) -> str:
+        return self.result.encode(await call(self.fn, self.args, self.kwargs, attempts.info(number)))
+
+    def decode(self, row: Stored) -> Any:
+        return self.result.decode(row.record.result)
+
+
 async def _ended(task: "asyncio.Task[Any]") -> None:
     """As asyncio.wait({task}), for less: a cancel of the caller leaves the task alone."""
     waiter = asyncio.get_running_loop().create_future()
@@ -286,7 +307,7 @@ class StepTimeout(Exception):
 def idempotency_key(core: Core, key: str) -> str:
     """An era has a history of its own, so the same key is another step there."""
     era = f"{core.history.era}:" if core.history.era else ""
-    return f"{core.history.run_id}:{era}{key}"
+    return f"{core.run_text}:{era}{key}"
 
 
 def _until(found: Stored) -> datetime:
