@@ -337,12 +337,14 @@ def test_the_end_in_a_transaction_writes_the_same_row(conn: Conn, worker: str) -
         max_attempts="2147483647",
         crashes="2",
         version="3",
+        available_at="holdfast.now() - interval '1 hour'",
     )
     first, second = take(conn, worker, 2)
     end_alone(conn, first, worker)
     assert run(conn, settle_batch([Settlement(second, NOTHING)], worker)) == {}
     alone, usual = kept_rows(conn)
     assert alone == usual
+    assert one(conn, "SELECT bool_and(result = 'null') FROM holdfast.archive") is True
     assert alone["attempts"] == 2_147_483_647
 
 

@@ -71,11 +71,13 @@ def can_end(conn: AnyConnection) -> TypeGuard[Own]:
 
 
 def message(conn: Own, last: Last | None, left: str, reset: str, *, scans: bool) -> Message | None:
-    """`left`: a query that the reset begins with. `scans`: the role's plans may scan whole tables, so that of `last`, which is
+    """`left`: a query that the reset begins with. `scans`: the role's plans may scan whole tables; that of `last`, which is
     kept, is made without. None: its values cannot be written as text here."""
     parts: list[bytes] = []
     if last is not None:
-        if conn.pgconn.parameter_status(b"client_encoding") != b"UTF8" or "\0" in "".join(map(str, last.values)):
+        if conn.pgconn.parameter_status(b"client_encoding") != b"UTF8" or "\0" in "".join(
+            map(str, last.values)
+        ):
             return None
         if last.name not in conn.kept:
             parts.append(f"PREPARE {last.name} AS {last.text}".encode())

@@ -38,8 +38,8 @@ from .sync_pool import SyncPool
 
 # RESET ALL leaves the role alone.
 RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMP"
-# Fails where a handler left a statement that it prepared by name: then its connection is closed. To drop all that is prepared
-# would drop also what the driver and we keep.
+# Fails where a handler left a statement that it prepared by name: then its connection is closed. To drop all that is
+# prepared would drop also what the driver and we keep.
 LEFT = """
 SELECT pg_catalog.pg_advisory_unlock_all(),
        CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
