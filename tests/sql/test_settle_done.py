@@ -28,11 +28,13 @@ from tests.sql.support import (
 )
 
 from holdfast.model.breaker import Breaker, Watch
-from holdfast.model.job import ClaimedJob, NewRow
-from holdfast.model.outcome import NOTHING, Completed, Released, Settlement
+from holdfast.model.job import ClaimedJob, NewRow, Owned
+from holdfast.model.outcome import NOTHING, Completed, Outcome, Released, Settlement
 from holdfast.model.queue import QueueRules
+from holdfast.sql import query_in
 from holdfast.store import chains, queues
-from holdfast.store.settle import is_plain, settle_batch, settle_done
+from holdfast.store.settle import is_plain, settle_batch, settle_done, settle_last
+from holdfast.store.statement import REFUSED, Last
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions
@@ -310,3 +312,99 @@ def test_no_limit_of_time_is_left_behind(conn: Conn, connect: Connect, worker: s
         done(conn, jobs[1:], worker)
     other.execute("ROLLBACK")
     assert one(conn, "SHOW lock_timeout") == before
+
+
+# One job, at the end of its handler's transaction -------------------------------------------------------------------
+
+
+def end_alone(conn: Conn, job: ClaimedJob, worker: str = "w", **other: Any) -> None:
+    values = {"id": job.id_text, "generation": job.generation, "token": job.token_text, **other}
+    with psycopg.RawCursor(conn) as cursor:
+        text = query_in("settle_one", job.queue).encode()
+        cursor.execute(text, [job.queue, *values.values(), worker, None, "null"])
+
+
+def test_the_end_in_a_transaction_writes_the_same_row(conn: Conn, worker: str) -> None:
+    load(
+        conn,
+        2,
+        last_error="'ValueError: before'",
+        tags="'{a,b}'::text[]",
+        metadata="'{\"m\": 1}'::jsonb",
+        parent_id="'00000000-0000-7000-8000-000000000001'::uuid",
+        partition_key="'k'",
+        attempts="2147483647",
+        max_attempts="2147483647",
+        crashes="2",
+        version="3",
+        available_at="holdfast.now() - interval '1 hour'",
+    )
+    first, second = take(conn, worker, 2)
+    end_alone(conn, first, worker)
+    assert run(conn, settle_batch([Settlement(second, NOTHING)], worker)) == {}
+    alone, usual = kept_rows(conn)
+    assert alone == usual
+    assert one(conn, "SELECT bool_and(result = 'null') FROM holdfast.archive") is True
+    assert alone["attempts"] == 2_147_483_647
+
+
+@pytest.mark.parametrize(
+    "other", [{"id": str(uuid4())}, {"generation": 2}, {"token": str(uuid4())}], ids=lambda o: next(iter(o))
+)
+def test_the_end_in_a_transaction_is_refused_to_whoever_does_not_own_the_job(
+    conn: Conn, worker: str, other: dict[str, Any]
+) -> None:
+    enqueue(conn, 1)
+    job = take_one(conn, worker)
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation, match=REFUSED):
+        end_alone(conn, job, worker, **other)
+    assert places(conn) == {"work": 1, "archive": 0, "dead_letters": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["status = 'pending'", "group_id = gen_random_uuid()", "follow_ups = '[]'"],
+    ids=["waits", "group", "follow-up"],
+)
+def test_the_end_in_a_transaction_leaves_what_is_not_plain_to_the_usual_way(
+    conn: Conn, worker: str, change: str
+) -> None:
+    enqueue(conn, 1)
+    job = take_one(conn, worker)
+    conn.execute(f"UPDATE holdfast.work SET {change}".encode())
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation, match=REFUSED):
+        end_alone(conn, job, worker)
+    assert places(conn) == {"work": 1, "archive": 0, "dead_letters": 0}
+
+
+def test_which_jobs_end_with_one_statement(conn: Conn, worker: str) -> None:
+    load(conn, 1)
+    load(conn, 1, metadata="'{\"m\": 1}'::jsonb")
+    load(conn, 1, lease_generation="1")
+    found = {(job.rest is None, job.generation): job for job in take(conn, worker, 3)}
+    plain = found[True, 1]
+
+    def is_one(job: Owned, outcome: Outcome) -> bool:
+        return isinstance(settle_last(Settlement(job, outcome), worker), Last)
+
+    assert is_one(plain, Completed("1"))
+    assert not is_one(plain, Completed("1", beside=True))
+    assert not is_one(plain.grant, Completed("1"))
+    assert not is_one(found[False, 1], Completed("1"))
+    assert not is_one(found[True, 2], Completed("1"))
+
+
+def test_the_end_in_a_transaction_waits_for_a_row_that_somebody_holds(
+    conn: Conn, connect: Connect, worker: str
+) -> None:
+    enqueue(conn, 1)
+    job = take_one(conn, worker)
+    other = connect()
+    other.execute("BEGIN")
+    other.execute("UPDATE holdfast.work SET cancel_requested_at = holdfast.now()")
+    waiting = threading.Thread(target=end_alone, args=(conn, job, worker))
+    waiting.start()
+    until_blocked(connect(), conn)
+    other.execute("COMMIT")
+    waiting.join(50)
+    assert places(other) == {"work": 0, "archive": 1, "dead_letters": 0}

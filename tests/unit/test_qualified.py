@@ -72,6 +72,7 @@ def test_these_run_anywhere() -> None:
         "settle_check",
         "settle_finish",
         "settle_forget",
+        "settle_one",
         "store_event_types",
         "stream_version",
         "swap_projection",

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 
+from .ending import OwnAsyncConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
 
 
@@ -88,7 +89,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             self._end_opening(conn)
 
     async def _connect(self, arguments: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
-        conn = await psycopg.AsyncConnection.connect(self._dsn, **arguments)
+        conn = await OwnAsyncConnection.connect(self._dsn, **arguments)
         try:
             await self._configure(conn)
         except BaseException:

@@ -28,6 +28,8 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # It returns first whether a pooler stands in between: the server process is not the one that was named when we connected.
 # Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
 # stranger. Nothing is prepared there, and each transaction says its isolation itself.
+#
+# It returns last what the settings were before: of a new connection, what RESET ALL gives back.
 CONFIGURE = """
 SELECT s.pooled,
        pg_catalog.set_config('datestyle', 'ISO', s.pooled),
@@ -49,19 +51,24 @@ SELECT s.pooled,
                              CASE WHEN $3::boolean THEN 'off'
                                   ELSE pg_catalog.current_setting('enable_bitmapscan') END, s.pooled),
        pg_catalog.set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE pg_catalog.current_setting('jit') END, s.pooled),
-       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', s.pooled)
-FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled) AS s
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', s.pooled),
+       s.before
+FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled, ARRAY[BEFORE] AS before OFFSET 0) AS s
 """
 
 # What it returns after that, in order: the settings as they are now.
 CONFIGURED = tuple(re.findall(r"set_config\('([\w.]+)'", CONFIGURE))
+CONFIGURE = CONFIGURE.replace(
+    "BEFORE", ", ".join(f"coalesce(pg_catalog.current_setting('{name}', true), '')" for name in CONFIGURED)
+)
 
 
-def configured(values: Sequence[str]) -> str:
-    """The same settings once more, as plain commands, which are cheaper than to compute them again."""
-    known = zip(CONFIGURED, values, strict=True)
-    commands = (sql.SQL("SET {} = {}").format(sql.SQL(n), v) for n, v in known if n != "search_path")
-    return sql.SQL("; ").join(commands).as_string()
+def configured(values: Sequence[str], before: Sequence[str]) -> str:
+    """The same settings once more, behind a RESET ALL, as plain commands, which are cheaper than to compute them again. None
+    is said that is as it was `before`; but how a commit waits is, because a server may change its own default meanwhile."""
+    known = zip(CONFIGURED, values, before, strict=True)
+    others = ((n, v) for n, v, b in known if n != "search_path" and (v != b or n == "synchronous_commit"))
+    return "; ".join(sql.SQL("SET {} = {}").format(sql.SQL(n), v).as_string() for n, v in others)
 
 
 # A utility statement looks up no names.

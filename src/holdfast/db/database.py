@@ -18,10 +18,11 @@ from ..errors import LeaseLost
 from ..model.address import libpq_address
 from ..model.clock import Clock
 from ..settings import Settings
-from ..store.statement import Flow, Statement
+from ..store.statement import Flow, Last, Statement
 from . import embedded, migrate
 from .connect import LIMIT
 from .copy import acopy_in, copy_in
+from .ending import AsyncBlock, Block
 from .executors import adrive, drive
 from .faults import Contended, translate
 from .migrate.address import parts_of
@@ -209,7 +210,7 @@ class Database:
     def transact(
         self,
         body: Callable[[Transaction], T],
-        finish: Callable[[T], Flow[bool]],
+        finish: Callable[[T], Flow[bool] | Last],
         limit: float | None = None,
         first: Callable[[], Flow[bool]] | None = None,
     ) -> T:
@@ -222,10 +223,10 @@ class Database:
         that a handler's own database error is never taken for an outage, nor the other way round.
         """
         finishing = False
-        lender = self.lender
-        with lender.connection() if lender else self._ready()[1].connection(lent=True) as conn:
+        lender, pools = self.lender, self._ready()[1]
+        with lender.connection() if lender else pools.connection(lent=True) as conn:
             try:
-                with lender.transaction() if lender else conn.transaction():
+                with lender.transaction() if lender else Block(conn) as block:
                     if limit is not None:
                         conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     if first is not None and not drive(conn, first()):
@@ -233,9 +234,15 @@ class Database:
                     with _no_silent_rollback():
                         value = body(Transaction(conn))
                     finishing = True
-                    if not drive(conn, finish(value)):
-                        raise LeaseLost
+                    end = finish(value)
+                    message = pools.ending(conn, end) if isinstance(end, Last) else None
+                    if message is None:
+                        if not drive(conn, end.otherwise() if isinstance(end, Last) else end):
+                            raise LeaseLost
+                        message = pools.ending(conn, None)
                     failpoints.point("transaction.commit")
+                    if isinstance(block, Block) and message is not None:
+                        block.end(message)
             except psycopg.Error as error:
                 raise (translate(error) if finishing or conn.broken else None) or error from error
             return value
@@ -243,7 +250,7 @@ class Database:
     async def atransact(
         self,
         body: Callable[[AsyncTransaction], Awaitable[T]],
-        finish: Callable[[T], Flow[bool]],
+        finish: Callable[[T], Flow[bool] | Last],
         limit: float | None = None,
         first: Callable[[], Flow[bool]] | None = None,
     ) -> T:
@@ -251,7 +258,7 @@ class Database:
         pools = await self._aready()
         async with pools.aconnection(lent=True) as conn:
             try:
-                async with conn.transaction():
+                async with AsyncBlock(conn) as block:
                     if limit is not None:
                         await conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     if first is not None and not await adrive(conn, first()):
@@ -259,9 +266,15 @@ class Database:
                     with _no_silent_rollback():
                         value = await body(AsyncTransaction(conn))
                     finishing = True
-                    if not await adrive(conn, finish(value)):
-                        raise LeaseLost
+                    end = finish(value)
+                    message = pools.ending(conn, end) if isinstance(end, Last) else None
+                    if message is None:
+                        if not await adrive(conn, end.otherwise() if isinstance(end, Last) else end):
+                            raise LeaseLost
+                        message = pools.ending(conn, None)
                     failpoints.point("transaction.commit")
+                    if message is not None:
+                        await block.end(message)
             except psycopg.Error as error:
                 raise (translate(error) if finishing or conn.broken else None) or error from error
             return value

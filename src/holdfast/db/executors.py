@@ -73,6 +73,11 @@ def listen_in(told: Ran) -> Callable[[], None]:
     return lambda: _listeners.remove(told)
 
 
+def is_heard() -> bool:
+    """Whether somebody wants to be told of each statement."""
+    return bool(_listeners)
+
+
 def _tell(statement: Statement[Any], rows: list[Row], began: float) -> None:
     for told in tuple(_listeners):
         told(statement, rows, time.perf_counter() - began)

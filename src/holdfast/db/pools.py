@@ -17,9 +17,11 @@ from psycopg.rows import tuple_row
 
 from ..model.clock import Clock
 from ..settings import Settings
+from ..store.statement import Last
 from .async_pool import AsyncPool
 from .connect import (
     CONFIGURE,
+    CONFIGURED,
     PIN,
     PIN_LOCAL,
     UNPIN,
@@ -30,20 +32,37 @@ from .connect import (
     connect_arguments,
     waiting_to_be_read,
 )
+from .ending import Message, Own, can_end, message
+from .executors import is_heard
 from .sync_pool import SyncPool
 
 # RESET ALL leaves the role alone.
-RESET = (
-    "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "
-    "UNLISTEN *; DISCARD TEMP"
-)
+RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMP"
+# Fails where a handler left a statement that it prepared by name: then its connection is closed. To drop all that is
+# prepared would drop also what the driver and we keep.
+LEFT = """
+SELECT pg_catalog.pg_advisory_unlock_all(),
+       CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+            THEN ('holdfast: prepared by a handler ' OPERATOR(pg_catalog.||) pg_catalog.count(*)::pg_catalog.text)::int END
+FROM pg_catalog.pg_prepared_statement() AS p
+WHERE p.from_sql AND NOT p.name OPERATOR(pg_catalog.^@) 'holdfast_'
+"""
 
+_SCANS = CONFIGURED.index("enable_seqscan")
 _FRESH = 1.0  # seconds: longer ago, and the server is asked
 
 
 def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     conn.row_factory = tuple_row
     conn.prepare_threshold = 5
+
+
+def _was_reset(conn: AnyConnection) -> bool:
+    """With the commit of whoever has it; asked once."""
+    if not isinstance(conn, Own):
+        return False
+    done, conn.is_reset = conn.is_reset, False
+    return done
 
 
 class Pools:
@@ -59,6 +78,7 @@ class Pools:
         self._async = weakref.WeakKeyDictionary()
         self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
+        self._before: weakref.WeakKeyDictionary[object, list[str]] = weakref.WeakKeyDictionary()
         self._settings_of: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self._used_at: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
@@ -96,8 +116,8 @@ class Pools:
 
     def _is_pooled(self, conn: AnyConnection, rows: list[tuple[Any, ...]]) -> bool:
         self._theirs.discard(conn)
-        pooled, *values = rows[0]
-        self._settings_of[conn] = configured(values)
+        pooled, *values, before = rows[0]
+        self._settings_of[conn] = configured(values, self._before.setdefault(conn, before))
         if pooled:
             self._pooled.add(conn)
             conn.prepare_threshold = None
@@ -113,6 +133,16 @@ class Pools:
 
     def _turned(self, conn: AnyConnection, lent: bool) -> None:
         (self._theirs.add if lent else self._theirs.discard)(conn)
+
+    def ending(self, conn: AnyConnection, last: Last | None) -> Message | None:
+        """What ends the transaction of a handler and gives the connection back as it was; None: to be done step by step."""
+        if conn in self._pooled or not can_end(conn) or (last is not None and is_heard()):
+            return None
+        reset = f"{RESET}; {self._settings_of[conn]}"
+        return message(conn, last, LEFT, reset, scans=self._before[conn][_SCANS] == "on")
+
+    def _reset_text(self, conn: AnyConnection) -> str:
+        return f"{RESET}; {LEFT}; {self._settings_of[conn]}"
 
     def is_pooled(self, conn: AnyConnection) -> bool:
         """Whether a pooler stands in between: what is set on it holds to the end of the transaction only."""
@@ -187,7 +217,8 @@ class Pools:
             if conn in self._pooled:
                 self._configure(conn)
             else:
-                conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                if not _was_reset(conn):
+                    conn.execute(self._reset_text(conn).encode())
                 self._turned(conn, lent=True)
         except psycopg.Error:
             conn.close()
@@ -213,13 +244,16 @@ class Pools:
                 self._turned(conn, bool(lent))
             yield conn
         finally:
-            if lent and not conn.closed:
+            if lent and not conn.closed and not _was_reset(conn):
                 back = asyncio.ensure_future(self._reset(pool, conn))
                 self._returning.add(back)
                 back.add_done_callback(self._returning.discard)
                 # A handler cancelled at this point must not cost the pool a connection.
                 await asyncio.shield(back)
             else:
+                if lent:
+                    _restore(conn)
+                    self._turned(conn, lent=True)
                 self._used_at[conn] = time.monotonic()
                 pool.give_back(conn)
 
@@ -237,7 +271,7 @@ class Pools:
             if conn in self._pooled:
                 await self._aconfigure(conn)
             else:
-                await conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                await conn.execute(self._reset_text(conn).encode())
                 self._turned(conn, lent=True)
         except psycopg.Error:
             await conn.close()

@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 import psycopg
 
+from .ending import OwnConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
 
 
@@ -137,7 +138,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             self._end_opening(conn)
 
     def _connect(self, arguments: dict[str, Any], deadline: float) -> psycopg.Connection[Any]:
-        conn = psycopg.connect(self._dsn, **arguments)
+        conn = OwnConnection.connect(self._dsn, **arguments)
         hurry = _Hurry(conn, _left(deadline))
         try:
             with hurry:

@@ -29,7 +29,7 @@ from ..model.outcome import (
     Settlement,
 )
 from ..model.text import describe, storable
-from ..store.settle import settle_in
+from ..store.settle import settle_last
 from .decide import decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
@@ -200,9 +200,8 @@ class Executor:
         def finish(value: object) -> Any:
             result = handler.encode(value)
             job._completes()
-            return settle_in(
-                Settlement(job._grant, Completed(result, job._beside), keep=handler.keep), self._worker()
-            )
+            outcome = Completed(result, job._beside)
+            return settle_last(Settlement(job._claimed, outcome, keep=handler.keep), self._worker())
 
         began = False
         try:

@@ -39,6 +39,20 @@ class Statement(Generic[T]):
 Flow = Generator[Statement[Any], Any, T]
 
 
+REFUSED = "holdfast: not ours"  # in the error of a Last that must not be committed
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last statement of a transaction, which may go to the server in one message with the COMMIT. So it does not answer
+    that nothing may be committed: it fails, with REFUSED in its error. `otherwise` does the same, and answers."""
+
+    name: str  # under which it stays prepared on a connection
+    text: str
+    values: tuple[str | int | bool | None, ...]
+    otherwise: Callable[[], Flow[bool]]
+
+
 def named(
     name: str,
     params: tuple[Any, ...],

@@ -80,6 +80,30 @@ WITH gone AS (
 )
 SELECT count(*), CASE WHEN count(*) < $5::int THEN json_agg(json_build_array(id, lease_generation))::text END FROM gone;
 
+-- name: settle_one
+-- anywhere
+-- The quick way of settle_finish for one job that completed in the transaction of its handler, in its first attempt, and on which nothing hangs. Its
+-- plan is kept, and the COMMIT follows it in the same message: so it does not answer that it ended none, it fails, with 'holdfast: not ours'. A row
+-- that somebody holds is waited for. Planning settle_finish took 500 of the 970 us of the server that such a transaction cost (18.6).
+-- $1 queue, $2 id, $3 generation, $4 token, $5 worker, $6 whether it is kept (NULL: as the queue says), $7 result
+WITH gone AS (
+    DELETE FROM holdfast.work w
+    WHERE w.queue = $1 AND w.id = $2::uuid AND w.lease_generation = $3::bigint AND w.claim_token = $4::uuid AND w.status = 'processing'
+      AND w.follow_ups IS NULL AND w.group_id IS NULL
+    RETURNING w.id, w.claim_token, w.seq, w.lease_generation, w.available_at, w.created_at, w.claimed_at, w.attempts, w.max_attempts, w.version,
+              w.crashes, w.priority, w.queue, w.task, w.partition_key, w.payload, w.last_error, w.tags, w.metadata, w.parent_id
+), kept AS (
+    INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
+                                  max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
+                                  result, last_error, tags, metadata, parent_id)
+    SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at,
+           g.claimed_at, holdfast.now(), least(1 + g.attempts::bigint, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority,
+           g.queue, 'completed', g.task, g.partition_key, g.payload, $5, $7::jsonb, g.last_error, g.tags, g.metadata, g.parent_id
+    FROM gone g
+    WHERE coalesce($6::boolean, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
+)
+SELECT CASE WHEN count(*) <> 1 THEN ('holdfast: not ours ' || count(*)::text)::int END FROM gone;
+
 -- name: settle_forget
 -- anywhere
 -- What jobs that have just ended left beside them: steps and progress.

@@ -1,0 +1,180 @@
+"""The end of a handler's transaction: its last statement, the COMMIT and the reset of its connection in one message.
+
+Two round trips less for every handler with a transaction. An error after the COMMIT is none of the transaction: its
+connection is closed, and that is all. If the connection is lost before all has come back, nobody knows whether it was
+committed, as ever.
+
+What is prepared here by name stays prepared, with its plan, on a connection that is ours from the server to its end.
+"""
+
+from typing import Any, NamedTuple, TypeGuard
+
+import psycopg
+from psycopg import errors, generators
+from psycopg.abc import PQGen
+from psycopg.pq import Escaping, ExecStatus, PipelineStatus, TransactionStatus
+
+from ..errors import LeaseLost
+from ..store.statement import REFUSED, Last
+from .connect import AnyConnection
+from .faults import Contended
+
+_UNKNOWN, _TWICE = "26000", "42P05"  # no such prepared statement; it is there already
+_LEFT = "holdfast_left"
+_PASSED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+
+
+class OwnConnection(psycopg.Connection[Any]):
+    """`kept`: what is prepared on it by name. The driver drops everything that is prepared when something is rolled back."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kept: set[str] = set()
+        self.is_reset = False  # with the commit of whoever had it last
+
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        if name is None:
+            self.kept.clear()
+        return super()._deallocate(name)
+
+
+class OwnAsyncConnection(psycopg.AsyncConnection[Any]):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kept: set[str] = set()
+        self.is_reset = False
+
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        if name is None:
+            self.kept.clear()
+        return super()._deallocate(name)
+
+
+Own = OwnConnection | OwnAsyncConnection
+
+
+class Message(NamedTuple):
+    text: bytes
+    commit: int  # the place of the COMMIT in what comes back
+    last: str | None = None
+
+
+def can_end(conn: AnyConnection) -> TypeGuard[Own]:
+    """Whether its transaction is as it was when the handler got it: open, not failed, with no block of the driver open in it
+    and no pipeline."""
+    return (
+        isinstance(conn, Own)
+        and conn.pgconn.transaction_status == TransactionStatus.INTRANS
+        and conn.pgconn.pipeline_status == PipelineStatus.OFF
+        and getattr(conn, "_num_transactions", None) == 1
+    )
+
+
+def message(conn: Own, last: Last | None, left: str, reset: str, *, scans: bool) -> Message | None:
+    """`left`: a query that the reset begins with. `scans`: the role's plans may scan whole tables; that of `last`, which is
+    kept, is made without. None: its values cannot be written as text here."""
+    parts: list[bytes] = []
+    if last is not None:
+        if conn.pgconn.parameter_status(b"client_encoding") != b"UTF8" or "\0" in "".join(
+            map(str, last.values)
+        ):
+            return None
+        if last.name not in conn.kept:
+            parts.append(f"PREPARE {last.name} AS {last.text}".encode())
+        values = b", ".join(_literal(conn, value) for value in last.values)
+        execute = b"EXECUTE %s (%s)" % (last.name.encode(), values)
+        limits = (b"SET LOCAL enable_seqscan = off", b"SET LOCAL enable_seqscan = on")
+        parts += (limits[0], execute, limits[1]) if scans else (execute,)
+    commit = len(parts)
+    parts.append(b"COMMIT")
+    if _LEFT not in conn.kept:
+        parts.append(f"PREPARE {_LEFT} AS {left}".encode())
+    parts += (f"EXECUTE {_LEFT}".encode(), reset.encode())
+    return Message(b"; ".join(parts), commit, None if last is None else last.name)
+
+
+def _literal(conn: Own, value: str | int | bool | None) -> bytes:
+    if value is None:
+        return b"NULL"
+    if isinstance(value, str):
+        return bytes(Escaping(conn.pgconn).escape_literal(value.encode()))
+    return str(value).lower().encode()
+
+
+def _sent(conn: Own, what: Message) -> PQGen[bool]:
+    """Whether it was reset too; it is committed then in any case. Raises what kept it from being committed."""
+    before = frozenset(conn.kept)
+    conn.kept |= {_LEFT, what.last or _LEFT}  # also if nobody waits for the end of it
+    conn.pgconn.send_query(what.text)
+    results = yield from generators.execute(conn.pgconn)
+    if len(results) > what.commit and results[what.commit].command_status == b"COMMIT":
+        return results[-1].status in _PASSED
+    conn.kept -= {_LEFT} - before  # so far it did not come
+    error = errors.error_from_result(results[-1], conn.info.encoding)
+    if what.last is not None and error.sqlstate in (_UNKNOWN, _TWICE):
+        if error.sqlstate == _UNKNOWN:
+            conn.kept.discard(what.last)
+        raise Contended(f"the handler changed what is prepared on its connection: {error}") from error
+    if REFUSED in str(error):
+        raise LeaseLost from error
+    raise error
+
+
+def _ended(conn: Own) -> bool:
+    """Whether no transaction is open any more. Then the driver's block is over too, and has nothing more to say."""
+    if conn.pgconn.transaction_status != TransactionStatus.IDLE:
+        return False
+    conn._num_transactions -= 1
+    return True
+
+
+class Block:
+    """A transaction block of the driver, which `end()` may end before it is left."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+        self._block = psycopg.Transaction(conn)
+        self._is_over = False
+
+    def __enter__(self) -> "Block":
+        self._block.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> bool:
+        return False if self._is_over else bool(self._block.__exit__(*details))
+
+    def end(self, what: Message) -> None:
+        conn = self._conn
+        assert isinstance(conn, OwnConnection)
+        try:
+            with conn.lock:
+                conn.is_reset = conn.wait(_sent(conn, what))
+        finally:
+            self._is_over = _ended(conn)
+        if not conn.is_reset:
+            conn.close()
+
+
+class AsyncBlock:
+    def __init__(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._conn = conn
+        self._block = psycopg.AsyncTransaction(conn)
+        self._is_over = False
+
+    async def __aenter__(self) -> "AsyncBlock":
+        await self._block.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> bool:
+        return False if self._is_over else bool(await self._block.__aexit__(*details))
+
+    async def end(self, what: Message) -> None:
+        conn = self._conn
+        assert isinstance(conn, OwnAsyncConnection)
+        try:
+            async with conn.lock:
+                conn.is_reset = await conn.wait(_sent(conn, what))
+        finally:
+            self._is_over = _ended(conn)
+        if not conn.is_reset:
+            await conn.close()
