@@ -128,7 +128,14 @@ async def test_keys_that_are_free_again_are_forgotten(app: Holdfast, akit: Kit, 
         busy = False
         await await_until(lambda: not relay.failures() and not relays[-1]._aside._held, "every key is free")
         aside, lanes = relays[-1]._aside, relays[-1]._lanes
-        kept: list[Any] = [aside._due, aside._tries, aside._noted, aside._unstored, lanes._lanes, lanes._of]
+        kept: list[Any] = [
+            aside._due,
+            aside._tries,
+            aside._noted,
+            aside._unstored,
+            aside._since,
+            lanes._lanes,
+        ]
         assert [len(one) for one in kept] == [0] * 6
 
 

@@ -77,7 +77,7 @@ class Deliverer:
                 ready = await self._ready(line.loader, job.id, endpoint, event)
                 read_at = time.monotonic()
             if ready is not None and time.monotonic() - read_at > STALE:  # it waited for its slot
-                ready = await self._ready(line.loader, job.id, endpoint, event, again=ready.may_be_sent)
+                ready = await self._ready(line.loader, job.id, endpoint, event, again=_may_be_sent(ready))
         except DatabaseUnavailable:
             raise Snooze(1.0) from None
         if ready is None:
@@ -216,6 +216,12 @@ class Deliverer:
         row["delivery"], row["endpoint"] = job._grant.id_text, str(endpoint)
         row["queue"], row["key"], row["crashes"] = job.queue, job.partition_key, job.crashes
         job.record(TABLE, row)
+
+
+def _may_be_sent(ready: Ready) -> bool:
+    """It has its place, and its token if its endpoint has a rate."""
+    waits = ready.busy or ready.wait > 0
+    return ready.status == "pending" and ready.endpoint_status == "active" and not waits
 
 
 def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:

@@ -105,13 +105,6 @@ class Ready(NamedTuple):
     event: Stored | None  # None: the caller has it, or the log does not
     era: int
 
-    @property
-    def may_be_sent(self) -> bool:
-        """It has its place, and its token if its endpoint has a rate."""
-        return (
-            self.status == "pending" and self.endpoint_status == "active" and not self.busy and self.wait <= 0
-        )
-
 
 def begin(
     deliveries: Sequence[tuple[UUID, bool]], over: Sequence[tuple[UUID, UUID | None]] = ()
