@@ -68,7 +68,7 @@ def configured(values: Sequence[str], before: Sequence[str]) -> str:
     is said that is as it was `before`; but how a commit waits is, because a server may change its own default meanwhile."""
     known = zip(CONFIGURED, values, before, strict=True)
     others = ((n, v) for n, v, b in known if n != "search_path" and (v != b or n == "synchronous_commit"))
-    return "; ".join(sql.SQL("SET {} = {}").format(sql.SQL(n), v).as_string() for n, v in others)
+    return "; ".join(f"SET {n} = {sql.Literal(v).as_string()}" for n, v in others)
 
 
 # A utility statement looks up no names.

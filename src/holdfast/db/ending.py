@@ -140,8 +140,9 @@ class Block:
         self._block.__enter__()
         return self
 
-    def __exit__(self, *details: Any) -> bool:
-        return False if self._is_over else bool(self._block.__exit__(*details))
+    def __exit__(self, *details: Any) -> None:
+        if not self._is_over:
+            self._block.__exit__(*details)
 
     def end(self, what: Message) -> None:
         conn = self._conn
@@ -165,8 +166,9 @@ class AsyncBlock:
         await self._block.__aenter__()
         return self
 
-    async def __aexit__(self, *details: Any) -> bool:
-        return False if self._is_over else bool(await self._block.__aexit__(*details))
+    async def __aexit__(self, *details: Any) -> None:
+        if not self._is_over:
+            await self._block.__aexit__(*details)
 
     async def end(self, what: Message) -> None:
         conn = self._conn

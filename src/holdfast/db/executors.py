@@ -74,7 +74,7 @@ def listen_in(told: Ran) -> Callable[[], None]:
 
 
 def is_heard() -> bool:
-    """Whether somebody wants to be told of each statement."""
+    """Whether somebody listens."""
     return bool(_listeners)
 
 

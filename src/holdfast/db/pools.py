@@ -173,14 +173,14 @@ class Pools:
 
     def _configure(self, conn: psycopg.Connection[Any]) -> None:
         with psycopg.RawCursor(conn) as cursor:
-            rows = cursor.execute(CONFIGURE, self._parameters(conn)).fetchall()
+            rows = cursor.execute(CONFIGURE.encode(), self._parameters(conn)).fetchall()
         if self._is_pooled(conn, rows):
             conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     async def _aconfigure(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._of_loop.setdefault(asyncio.get_running_loop(), weakref.WeakSet()).add(conn)
         async with psycopg.AsyncRawCursor(conn) as cursor:
-            await cursor.execute(CONFIGURE, self._parameters(conn))
+            await cursor.execute(CONFIGURE.encode(), self._parameters(conn))
             rows = await cursor.fetchall()
         if self._is_pooled(conn, rows):
             await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)

@@ -104,7 +104,8 @@ class Probe:
                 with OurCursor(conn, row_factory=tuple_row) as cursor:
                     # Undone with the transaction, like everything in it.
                     cursor.execute(
-                        CONFIGURE, configuration(conn, self._database.clock, self._limit, engine=True)
+                        CONFIGURE.encode(),
+                        configuration(conn, self._database.clock, self._limit, engine=True),
                     )
                 return body(conn)
         except psycopg.Error as error:

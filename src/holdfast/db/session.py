@@ -197,7 +197,7 @@ class Session:
                 engine=True,
                 keep_plans=self._keep_plans,
             )
-            ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE, settings)).fetchall()
+            ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE.encode(), settings)).fetchall()
 
     async def _lose(self, error: object) -> None:
         self._reach.lost(error, self._made_at if self._conn is not None else None)
