@@ -21,6 +21,7 @@ from tests.web.troubled import make_trouble, served, shop_app  # noqa: E402
 
 from holdfast.db import migrate  # noqa: E402
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer  # noqa: E402
+from holdfast.model.actor import Actor  # noqa: E402
 from holdfast.operate.operator import Operator  # noqa: E402
 from holdfast.store.search import JobFilter  # noqa: E402
 from holdfast.testing import Kit  # noqa: E402
@@ -46,6 +47,11 @@ def main(folder: Path) -> int:
         kit.sql(
             f"UPDATE holdfast.errors SET trace = replace(trace, '{ROOT}/tests/web/troubled.py', '/srv/shop/tasks.py')"
         )
+        mara = Operator(
+            kit.database, Actor("mara", "web", address="10.0.0.7", reason="the carrier asked for it")
+        )
+        mara.pause_queue("parcels")
+        mara.resume_queue("parcels")
         worker = subprocess.Popen(
             [
                 sys.executable,

@@ -110,6 +110,10 @@ def test_every_view_is_quiet_reachable_and_holds_still(chromium: Browser, base: 
         assert page.evaluate(SHIFT) < 0.02, f"{view} moves"
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{view} is {wide} px too wide"
+        hidden = page.locator("main .acts .btn").evaluate_all(
+            "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.textContent)"
+        )
+        assert hidden == [], f"{view} has acts that nobody sees"
         page.evaluate(AXE)
         found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
         bad = [

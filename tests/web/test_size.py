@@ -90,6 +90,7 @@ async def test_a_hundred_tabs_cost_no_more_statements_than_one(
     hundred = await statements_of_looks(dashboard, 100, 3)
     assert one["queue_load"] >= 2, one
     assert hundred == one
+    assert sum(one.values()) <= 20, one
 
 
 async def test_a_search_on_a_page_stops_soon_and_goes_on_by_a_link(

@@ -6,6 +6,7 @@ from holdfast.model.state import BLOCKED, PARKED
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.ring import RingReport
+from holdfast.operate.wording import several
 from holdfast.pages import (
     Alert,
     Asked,
@@ -110,7 +111,7 @@ def _ring(report: RingReport) -> Table:
         ("Worker", "Host", "Seat#", "Owns", "If it leaves~"),
         rows,
         f"Ring of {report.queue}",
-        f"{len(report.workers)} workers{unserved}",
+        f"{several(len(report.workers), 'worker')}{unserved}",
         "No worker serves this queue.",
     )
 
@@ -119,7 +120,8 @@ def _if_gone(report: RingReport, buckets: int) -> str:
     others = len(report.workers) - 1
     if not others:
         return "nobody is left"
-    return f"its {buckets} buckets move to the {others} others, and no other bucket moves"
+    where = "the other one" if others == 1 else f"the {others} others"
+    return f"its {buckets} buckets move to {where}, and no other bucket moves"
 
 
 def _keys_of(queue: str, after: str | None) -> Procedure[View]:
@@ -170,7 +172,13 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
             )
         )
     blocks.append(
-        Table(heads, rows, "In their order", f"{number(stream.jobs)} live jobs", "No live job has this key.")
+        Table(
+            heads,
+            rows,
+            "In their order",
+            f"{number(stream.jobs)} live {'job' if stream.jobs.count == 1 else 'jobs'}",
+            "No live job has this key.",
+        )
     )
     owner = yield from Operator.rings.procedure(queue, key=key)
     facts = [("Bucket", r.key.bucket) for r in owner if r.key] + [

@@ -59,6 +59,7 @@ _STATES = (
 
 
 SPANS = ("1h", "6h", "1d", "7d", "30d")
+_SAID = {"1h": "hour", "6h": "6 hours", "1d": "day", "7d": "7 days", "30d": "30 days"}
 _STACKED = (("running", "run"), ("due", "due"), ("behind another job", "block"), ("held", "held"))
 
 
@@ -119,7 +120,9 @@ def _history(name: str, span_of_time: str) -> Procedure[Counted]:
     points = [(at, by.get(at, (0, 0, 0, 0))) for at in times]
     others = [Link(other, f"queues/{name}", {"history": other}) for other in SPANS if other != span_of_time]
     step = "minute" if found.step_minutes == 1 else f"{found.step_minutes} minutes"
-    return Counted(_STACKED, points, f"The last {span_of_time}", f"the most in each {step}, UTC", others)
+    return Counted(
+        _STACKED, points, f"The last {_SAID[span_of_time]}", f"the most in each {step}, UTC", others
+    )
 
 
 def _one(site: "Site", name: str, history: str) -> Procedure[View]:

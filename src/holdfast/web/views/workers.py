@@ -107,7 +107,7 @@ def _row(worker: WorkerLine, late_after: float) -> Row:
     state = State("late", "dead") if late else State(worker.status, tone)
     cells: tuple[Cell, ...] = (
         Code(worker.id),
-        ", ".join([worker.host, f"pid {worker.pid}", *(f"{k}={v}" for k, v in worker.labels.items())]),
+        ", ".join([worker.host, *(f"{k}={v}" for k, v in worker.labels.items())]),
         state,
         Span(worker.last_seen_seconds),
         Use(worker.running, worker.concurrency),
