@@ -89,7 +89,7 @@ class Attempts:
                 except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
                     outcome = decide(error, running, handler)
             else:
-                outcome = await executor.perform(running, *call)
+                outcome = await executor.perform(running, call)
             if running.apart is not None:
                 outcome = await self._suspects.judge(running, outcome, self._me())
         except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
@@ -128,7 +128,6 @@ class Attempts:
             self._end(running, Released("not started"))
 
     def _end(self, running: Running, outcome: Outcome) -> None:
-        """Conclude one that has no slot of its own to leave."""
         self.conclude(running, outcome)
         self.want_more()
 

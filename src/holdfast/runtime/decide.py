@@ -1,12 +1,15 @@
-"""What a handler raised, as an outcome: decided in one place, for single jobs and for those of a batch."""
+"""What a handler raised or returned, as an outcome: decided in one place, for single jobs and for those of a batch."""
 
 import asyncio
+from dataclasses import replace
 
 from ..errors import LeaseLost
 from ..model.backoff import Backoff
 from ..model.duration import Duration, seconds
 from ..model.outcome import (
+    NOTHING,
     Cancelled,
+    Completed,
     DeadLettered,
     ErrorText,
     Failed,
@@ -21,6 +24,7 @@ from ..model.state import LOST
 from ..model.text import describe, storable
 from .handler import LONGEST_DELAY, Handler
 from .inflight import Running
+from .job import Job
 
 
 def is_timeout(error: BaseException, limit: asyncio.Timeout) -> bool:
@@ -82,3 +86,16 @@ def signal_in(error: BaseException) -> BaseException | None:
             return None
         error = error.exceptions[0]
     return error if isinstance(error, HandlerSignal | LeaseLost) else None
+
+
+def completion(job: Job, handler: Handler, value: object) -> Outcome:
+    """How an attempt ends whose handler returned."""
+    result = None if value is None and handler.returns_none else handler.encode(value)
+    if job._completed:
+        # Right when its transaction committed: then settling finds the job already done, and this is never stored.
+        message = (
+            "job.complete() was called, but its transaction was not committed before the handler returned"
+        )
+        failed = handler.failed(ErrorText("NotCommitted", message), job.attempt)
+        return replace(failed, completed_itself=True)
+    return NOTHING if result is None else Completed(result)

@@ -6,10 +6,7 @@ A job waits for a slot (ready), for its token where its queue has a rate (early.
 Every job runs in a task of its own. From Python 3.12 on that task begins inside of the call that makes it and goes on up to
 the first thing it waits for: a job that waits for nothing never meets the event loop. So a job may have ended before the
 next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
-own makes its tasks itself.
-
-Before Python 3.12 every task begins with a turn of the event loop. Jobs that end in one turn leave their slots to one loop
-then, in the next turn: it costs as much for one of them as for all.
+own makes its tasks itself. Before 3.12, all jobs that end in one turn of the event loop leave their slots to one such loop.
 
 They begin in the context that this was made in: the call may come out of a job's task, whose context variables are its own.
 """
@@ -144,12 +141,10 @@ class Dispatcher:
                     before = slots.running
                     running.started_at = began = slots.started()  # now: its task may begin after this loop
                     task = begin(run(running), name=f"job {running.claimed.id_text}")
+                    running.task = task
                     if not task.done():
-                        running.task = task
                         room -= 1
                         continue
-                    if not running.settling:
-                        running.task = task  # else nobody asks for it
                     if left == _AT_ONCE:
                         turn_began = self._turn_began = began
                         self._loop.call_soon(self._next_turn)
@@ -171,7 +166,6 @@ class Dispatcher:
         self._timer = self._loop.call_later(max(0.0, self.early.next_at - time.monotonic()), self.start_ready)
 
     def _next_turn(self) -> None:
-        """Some ended where they were started."""
         self._left = _AT_ONCE
         self._go_on()
 

@@ -1,8 +1,7 @@
 """Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises.
 
-What most jobs need is in two pieces. prepare() finds the handler and its arguments, or how the attempt ends without them;
-perform() makes the call, with all that a handler may want around it. An async handler that wants nothing around it is
-awaited by whoever starts it (Attempts.run): that is one coroutine less for each job.
+prepare() finds the handler and its arguments, perform() makes the call with all that a handler may want around it. An async
+handler that wants nothing around it is awaited by whoever starts it (Attempts.run).
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from ..model.outcome import (
 )
 from ..model.text import describe, storable
 from ..store.settle import settle_last
-from .decide import decide, is_timeout
+from .decide import completion, decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job, no_rest
@@ -82,7 +81,7 @@ class Executor:
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
         """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
         call = self.prepare(running)
-        return call if isinstance(call, Outcome) else await self.perform(running, *call, attempt)
+        return call if isinstance(call, Outcome) else await self.perform(running, call, attempt)
 
     def prepare(self, running: Running) -> Call | Outcome:
         """What to call, or how the attempt ends without a call."""
@@ -108,14 +107,9 @@ class Executor:
         telemetry.job_context.set(JobFields(claimed, self._worker))
         return handler, arguments
 
-    async def perform(
-        self,
-        running: Running,
-        handler: Handler,
-        arguments: dict[str, Any] | None,
-        attempt: Attempt | None = None,
-    ) -> Outcome:
+    async def perform(self, running: Running, call: Call, attempt: Attempt | None = None) -> Outcome:
         """Make the call that was prepared."""
+        handler, arguments = call
         if arguments is None:
             return await self._in_a_process(running, handler)
         running.is_driven = handler.drive is not None
@@ -224,16 +218,3 @@ class Executor:
             # settled under this very token.
             return Released(f"{type(error).__name__}: {error}")
         return SettledElsewhere()
-
-
-def completion(job: Job, handler: Handler, value: object) -> Outcome:
-    """How an attempt ends whose handler returned."""
-    result = None if value is None and handler.returns_none else handler.encode(value)
-    if job._completed:
-        # Right when its transaction committed: then settling finds the job already done, and this is never stored.
-        message = (
-            "job.complete() was called, but its transaction was not committed before the handler returned"
-        )
-        failed = handler.failed(ErrorText("NotCommitted", message), job.attempt)
-        return replace(failed, completed_itself=True)
-    return NOTHING if result is None else Completed(result)

@@ -28,7 +28,6 @@ from .service import Service
 from .spoiled import Spoiled, buried
 
 T = TypeVar("T")
-_claimed: Callable[[Settlement], Any] = itemgetter(0)  # of a plain batch: a ClaimedJob
 _MOST = 1000
 _BUSY_PAUSE = 0.05
 _AGAIN = 50
@@ -135,7 +134,7 @@ class Settler(Service):
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
         if done is None:
-            self.endings.add(list(map(_claimed, first)))
+            self.endings.add(list(map(itemgetter(0), first)))
         if done is None and not left:
             self._unreported = batch
             return []

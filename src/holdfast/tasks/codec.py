@@ -134,7 +134,7 @@ class Codec:
                     else:
                         return payload
             except (StopIteration, ValueError, RecursionError, KeyError):
-                pass  # what is wrong is told below
+                pass  # the usual way says what is wrong
         return self._decoded(self._upgraded(version, self._read(text)))
 
     def _plain_kinds(self) -> dict[str, type | None]:

@@ -24,8 +24,8 @@ from ...model.signals import Cancel
 from ...model.state import LOST
 from ...model.text import describe
 from .. import report
-from ..decide import decide, is_timeout, unforeseen
-from ..execute import Executor, completion
+from ..decide import completion, decide, is_timeout, unforeseen
+from ..execute import Executor
 from ..handler import FORGIVEN, Handler
 from ..inflight import Running
 from ..job import Job
