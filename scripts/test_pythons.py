@@ -105,16 +105,19 @@ def run(version: str, program: Path) -> int:
 
 
 def run_django_6(version: str, program: Path) -> int:
-    """The tests of the Django project on Django 6, which lies before the older one on the path."""
-    python = environment(version, program)
-    folder = python.parents[1] / "django6"
-    stamp = folder / ".installed"
+    """The tests of the Django project on Django 6, in an environment that takes all else from that of the interpreter. No
+    PYTHONPATH: the processes that tests start have one of their own."""
+    others = environment(version, program).parents[1]
+    folder = others.with_name(f"{version}-django6")
+    python, stamp = folder / "bin" / "python", folder / ".installed"
     if not (stamp.exists() and stamp.stat().st_mtime > DJANGO_6.stat().st_mtime):
-        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([program, "-m", "venv", "--clear", folder], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--target", str(folder), "--require-hashes", "-r", str(DJANGO_6)], check=True)
+        subprocess.run([*pip, "--require-hashes", "-r", str(DJANGO_6)], check=True)
+        site = f"lib/python{version}/site-packages"
+        (folder / site / "others.pth").write_text(f"{ROOT / 'src'}\n{others / site}\n", encoding="utf-8")
         stamp.touch()
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(python.parents[1] / "pycache")}
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "pycache")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     seen = [python, "-c", "import django; print(django.get_version())"]
     number = subprocess.run(seen, env=env, capture_output=True, text=True, check=True).stdout.strip()
