@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Settlement
+from ..model.state import COMPLETED
 from ..model.worker import WorkerIdentity
 from ..shapes.workflows import store
 from ..shapes.workflows.ends import end_statement
@@ -89,6 +90,6 @@ def _round(engine: Timed, worker: str, batch: int) -> None:
     engine.run("BEGIN", [])
     engine.drive(settle_batch([Settlement(job, Completed("1")) for job in claimed], worker))
     last = json.dumps({"rows": [plain_row(Record("nothing#4", "step", "done", 4, "1", began=time.time()))]})
-    ends = {job.id_text: ("completed", "1", None) for job in claimed}
+    ends = {job.id_text: (COMPLETED, "1", None) for job in claimed}
     engine.ask(end_statement(ends, [(job, last) for job in claimed]))
     engine.run("COMMIT", [])

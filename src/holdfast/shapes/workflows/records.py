@@ -203,7 +203,9 @@ class Records(ABC):
             self.lost(error)
 
     async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
-        events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
+        events: Sequence[NewEvent] = ()
+        if self._outgoing:
+            events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
         return await self.journal.record(rows, state=shown, events=events)
 
     async def decide(self, wait: Wait) -> Stored | None:

@@ -93,9 +93,9 @@ class Replay:
                     asked=place.key,
                 )
             return found
-        if place.ordinal is not None:
-            first = min(state.unasked.items(), key=lambda item: item[1], default=None)
-            if first is not None and first[1] <= place.ordinal:
+        if place.ordinal is not None and state.unasked:
+            first = min(state.unasked.items(), key=lambda item: item[1])
+            if first[1] <= place.ordinal:
                 raise Diverged(
                     f"diverged: {_at(place)} the history has {first[0]!r}, the code asks for {place.key!r}; {ADVICE}",
                     scope=place.scope,
