@@ -119,11 +119,11 @@ def run_django_6(version: str, program: Path) -> int:
         stamp.touch()
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "pycache")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    seen = [python, "-c", "import django; print(django.get_version())"]
+    seen = [str(python), "-c", "import django; print(django.get_version())"]
     number = subprocess.run(seen, env=env, capture_output=True, text=True, check=True).stdout.strip()
     if not number.startswith("6."):
         sys.exit(f"the tests of Django 6 would run on Django {number}")
-    command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "tests/django_app"]
+    command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "tests/django_app"]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     print(f"-- CPython {version}, Django {number}: {'passed' if code == 0 else 'FAILED'}", flush=True)
     return code

@@ -1,7 +1,7 @@
 """What `make test` and `make test-long` run on each version of PostgreSQL."""
 
-from scripts.run_tests import BETWEEN, DIFFERS, OTHERS, on_version, versioned
-from tests.pg_versions import NEWEST, OLDEST, VERSIONS
+from scripts.run_tests import DIFFERS, OTHERS, on_version, versioned
+from tests.pg_versions import BETWEEN, NEWEST, OLDEST, VERSIONS
 
 
 def test_every_version_is_run_and_only_one_between_the_ends_runs_a_part() -> None:
