@@ -46,7 +46,7 @@ def _flat(value: type) -> tuple[list[type], dict[str, Any]]:
     members: dict[str, Any] = {}
     for base in reversed(value.__bases__):
         if (
-            base.__module__.startswith(("holdfast.shapes", "holdfast.tasks.registry"))
+            base.__module__.startswith(("holdfast.shapes", "holdfast.tasks.registry", "holdfast.registry"))
             and base is not holdfast.Registry
         ):
             more, inner = _flat(base)
@@ -74,6 +74,8 @@ def describe(name: str, value: Any) -> list[str]:
         if hasattr(value, "__annotations__") and hasattr(value, "__total__"):
             lines += [f"    {key}: {kind}" for key, kind in sorted(value.__annotations__.items())]
         return lines
+    if inspect.isfunction(value):
+        return [f"{name}{inspect.signature(value)}"]
     return [f"{name} = {value}"]
 
 

@@ -6,9 +6,10 @@ The settings are the best of those tried for each, starting from what its docume
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
+
+from holdfast.distribution import VERSION
 
 ADAPTERS = Path(__file__).parent / "adapters"
 Mode = Literal["drain", "latency", "workflow"]
@@ -42,7 +43,7 @@ def _batching(size: int) -> dict[str, Any]:
 OWN = Peer(
     "holdfast",
     "python",
-    version("holdfast"),
+    VERSION,
     (),  # this very environment
     ADAPTERS / "run_holdfast.py",
     drain={"concurrency": 10},

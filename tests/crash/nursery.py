@@ -7,6 +7,7 @@ it has a session, an environment, files and an end of its own. The nursery is it
 import atexit
 import functools
 import gc
+import importlib
 import json
 import os
 import select
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 200_000  # bytes of one message
-PRELOADED = ("holdfast.public", "holdfast.runtime.worker", "asyncio", "uvloop", "psycopg", "sqlite3")
+PRELOADED = ("holdfast.public", "holdfast.runtime.worker", "uvloop")
 
 
 def plain_environment() -> dict[str, str]:
@@ -178,7 +179,8 @@ def _become(asked: dict[str, Any], log: int) -> str:
 
 def _run() -> NoReturn:
     for name in PRELOADED:
-        __import__(name)
+        importlib.import_module(name)
+    _ = importlib.import_module("holdfast.shapes").SHAPES  # loaded when it is asked for
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as line:

@@ -1,7 +1,7 @@
 """In a worker's process: each statement is a failpoint, `statement.NAME`, right after the server has run it.
 
-A file `server` in the folder of the test, with the name of a statement and the number of a process, lets the first worker
-that has run such a statement kill that process with -9: the server.
+A file `server` in the folder of the test, with the name of a statement and the path of a server's postmaster.pid, lets the
+first worker that has run such a statement kill that server with -9.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ def mark() -> None:
             file.write(name + "\n")
         failpoints.point(f"statement.{name}")
         with contextlib.suppress(FileNotFoundError):
-            wanted, pid = (folder / "server").read_text(encoding="utf-8").split()
+            wanted, file_of_pid = (folder / "server").read_text(encoding="utf-8").split()
             if wanted == name:
                 (folder / "server").unlink()
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(int(Path(file_of_pid).read_text(encoding="utf-8").split()[0]), signal.SIGKILL)
 
     def marked(conn: Any, statement: Any) -> Any:
         found = run(conn, statement)

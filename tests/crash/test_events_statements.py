@@ -106,16 +106,27 @@ def test_a_worker_that_is_killed_after_any_statement_of_a_rebuild_loses_and_repe
     check_all_are_listed(rebuilding.folder, BUILDER)
 
 
-def kill_at(server: EmbeddedServer, folder: Path, name: str, act: Callable[[], object]) -> None:
-    """The worker that has run this statement kills the server; it is started again."""
+def arm(server: EmbeddedServer, folder: Path, name: str) -> None:
+    """The worker that runs this statement next kills the server."""
+    (folder / "server.new").write_text(f"{name} {server._place.data / 'postmaster.pid'}", encoding="utf-8")
+    os.rename(folder / "server.new", folder / "server")
+
+
+def kill_at(
+    server: EmbeddedServer, folder: Path, name: str, act: Callable[[], object], then: str | None = None
+) -> None:
+    """The worker that has run this statement kills the server; it is started again. `then`: the next statement, which is
+    armed before a worker can run it."""
     pid = server.pid
     assert pid
-    (folder / "server.new").write_text(f"{name} {pid}", encoding="utf-8")
-    os.rename(folder / "server.new", folder / "server")
+    if not (folder / "server").exists():
+        arm(server, folder, name)
     with ThreadPoolExecutor(1) as pool:
         acting = pool.submit(act)
-        wait_until(lambda: not (folder / "server").exists(), f"{name} was run", 60)
+        wait_until(lambda: not (folder / "server").exists() or server.pid != pid, f"{name} was run", 60)
         wait_until(lambda: server.pid != pid, "the server is gone", 60)
+        if then is not None:
+            arm(server, folder, then)
         server.ensure_running()
         acting.result()
 
@@ -172,10 +183,9 @@ def test_a_server_that_is_killed_after_any_statement_of_a_rebuild_loses_and_repe
             )
             kit.sql("UPDATE totals SET n = 0")
             steps = [name for name in BUILDER if name not in OWNER]
-            first, *others = steps
-            kill_at(server, tmp_path, first, rebuild_app.totals.rebuild)
-            for name in others:
-                kill_at(server, tmp_path, name, lambda: None)
+            for name, then in zip(steps, [*steps[1:], None], strict=True):
+                rebuild = rebuild_app.totals.rebuild if name == steps[0] else None
+                kill_at(server, tmp_path, name, rebuild or (lambda: None), then)
             building = "SELECT 1 FROM holdfast.subscriptions WHERE name <> 'totals'"
             wait_until(lambda: not kit.sql(building), "the tables are swapped", 60)
             assert kit.sql(TOTALS) == [{"key": f"k{n}", "n": 20} for n in range(5)]

@@ -68,8 +68,9 @@ def test_a_paused_owner_can_change_nothing_and_goes_on_under_a_new_identity(scen
 
 
 def test_an_owner_stopped_right_before_its_commit_is_waited_for(scene: Scene) -> None:
-    """Its transaction holds the row: nobody can take the job, so its commit is the only one."""
-    job = arecord_behind.enqueue().id  # async: it runs in the main thread, which a stop signal stops at once
+    """Its transaction holds the row: nobody can take the job, so its commit is the only one. With metadata, because the
+    end of a plain job is sent with its COMMIT. Async: it runs in the main thread, which a stop signal stops at once."""
+    job = arecord_behind.using(metadata={"end": "before the commit"}).enqueue().id
     stopped = scene.start(failpoints="transaction.commit=stop")
     scene.until_noted("end", job)
     (old,) = _identities(scene, stopped)
@@ -84,6 +85,20 @@ def test_an_owner_stopped_right_before_its_commit_is_waited_for(scene: Scene) ->
     assert row["lease_generation"] == 1
     assert scene.ledger() == {job: 1, other: 1}
     assert len(scene.notes("start", job)) == 1
+
+
+def test_an_owner_stopped_before_its_end_and_its_commit_are_sent_commits_nothing(scene: Scene) -> None:
+    """They are one message, and nobody waits for it: the job is taken over, and what comes late is refused."""
+    job = arecord_behind.enqueue().id
+    stopped = scene.start(failpoints="transaction.commit=stop")
+    scene.until_noted("end", job)
+    other = scene.start()
+    row = scene.until_status(job, "completed")
+    assert row["lease_generation"] == 2
+    stopped.kill(signal.SIGCONT)
+    wait_until(lambda: stopped.events("job.lost"), "the stopped worker knows that it lost its job")
+    assert scene.ledger() == {job: 1}
+    assert {r["pid"] for r in scene.kit.sql("SELECT pid FROM ledger")} == {other.pid}
 
 
 def test_a_handler_that_blocks_the_event_loop_keeps_its_lease_and_is_named(scene: Scene) -> None:

@@ -33,7 +33,8 @@ from holdfast.model.outcome import NOTHING, Completed, Outcome, Released, Settle
 from holdfast.model.queue import QueueRules
 from holdfast.sql import query_in
 from holdfast.store import chains, queues
-from holdfast.store.settle import is_plain, settle_batch, settle_done, settle_last
+from holdfast.store.settle import is_plain, settle_batch, settle_done
+from holdfast.store.settle_last import settle_last
 from holdfast.store.statement import REFUSED, Last
 from holdfast.testing import Kit
 

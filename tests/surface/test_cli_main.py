@@ -163,7 +163,7 @@ def test_a_server_that_is_away_is_the_environments(program: Callable[..., Outcom
 
 
 def test_a_scheme_of_another_database_is_the_users_mistake(program: Callable[..., Outcome]) -> None:
-    for url in ("mysql://u:secret@h/d", "sqlite:///jobs.db", "postgis://h/d", "redis://h"):
+    for url in ("mysql://u:secret@h/d", "sqlite:///jobs.db", "cockroachdb://h/d", "redis://h"):
         code, out, err = program("status", "-d", url)
         assert (code, out) == (2, "")
         assert err == (

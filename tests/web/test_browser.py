@@ -305,9 +305,8 @@ def test_without_scripts_links_and_forms_do_the_same(chromium: Browser, base: st
 
 def test_the_first_load_is_small(chromium: Browser, base: str) -> None:
     watched = Watched(chromium)
-    sizes: list[int] = []
-    watched.page.on("requestfinished", lambda r: sizes.append(int(r.sizes()["responseBodySize"])))
     watched.page.goto(base)
     watched.page.wait_for_load_state("load")
-    assert 10_000 < sum(sizes) < 60_000
+    loaded = "['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind)).map(e => e.encodedBodySize)"
+    assert 10_000 < sum(watched.page.evaluate(loaded)) < 60_000
     watched.context.close()

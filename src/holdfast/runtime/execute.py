@@ -28,7 +28,7 @@ from ..model.outcome import (
     Settlement,
 )
 from ..model.text import describe, storable
-from ..store.settle import settle_last
+from ..store.settle_last import settle_last
 from .decide import completion, decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running

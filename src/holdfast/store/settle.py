@@ -29,7 +29,7 @@ from ..sql import query, query_in
 from .arrays import plain_array, text_array, uuid_array
 from .chains import follow
 from .checked import check, columns, lock_owned
-from .statement import Flow, Last, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
 ASIDE = "its payload does not fit the signature here, and waits for a worker whose signature differs"
@@ -277,19 +277,3 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
         if not locked:
             return False
     return False
-
-
-def settle_last(settlement: Settlement, worker: str) -> Last | Flow[bool]:
-    """The same as the last thing that the caller's transaction does. Most jobs are in their first attempt, with nothing
-    that hangs on them and nothing beside them: then it is one statement."""
-    grant, outcome, _, keep = settlement
-    plain = type(grant) is ClaimedJob and grant.rest is None and grant.generation == 1
-    if not plain or not isinstance(outcome, Completed) or outcome.beside or outcome.rows:
-        return settle_in(settlement, worker)
-    queue = grant.queue
-    return Last(
-        f"holdfast_settle_{queue}",
-        query_in("settle_one", queue),
-        (queue, grant.id_text, grant.generation, grant.token_text, worker, keep, outcome.result),
-        lambda: settle_in(settlement, worker),
-    )

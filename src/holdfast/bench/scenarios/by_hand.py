@@ -11,7 +11,7 @@ from ...model.job import ClaimedJob
 from ...model.outcome import Completed, Settlement
 from ...model.worker import WorkerIdentity
 from ...store.claim import claim
-from ...store.settle import settle_last
+from ...store.settle_last import settle_last
 from ...store.statement import Last
 from ...store.workers import register
 from ..fill import Load, write
