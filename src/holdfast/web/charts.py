@@ -113,16 +113,17 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
     if not bars.bars:
         return BarChart((), (), width)
     start = min(bar.began for bar in bars.bars)
-    end = max(bar.ended or bars.now for bar in bars.bars)
+    # One may have begun since the page was asked for.
+    ends = [max(bar.ended or bars.now, bar.began) for bar in bars.bars]
+    end = max(ends)
     whole = max((end - start).total_seconds(), 1e-3)
     rows = []
-    for bar in bars.bars:
-        until = bar.ended or bars.now
+    for bar, until in zip(bars.bars, ends, strict=True):
         x = (bar.began - start).total_seconds() / whole * (width - 4)
         wide = max((until - bar.began).total_seconds() / whole * (width - 4), 3.0)
-        took = span(max((until - bar.began).total_seconds(), 0.0))
+        took = span((until - bar.began).total_seconds())
         title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
-        rect = Rect(min(x, width - 4), 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
+        rect = Rect(x, 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
         rows.append(BarRow(bar.label, bar.depth, bar.tone, took, bar.note, rect))
     along = [Mark(part * (width - 4), span(whole * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return BarChart(rows, along, width)
