@@ -117,7 +117,7 @@ def test_a_queue_that_is_ordered_and_not_declared_here_gets_keys(app: Holdfast, 
     assert seen == [1]
 
 
-def test_injected_parameters_come_first(app: Holdfast, kit: Kit) -> None:
+def test_injected_parameters_come_before_or_after_the_event(app: Holdfast, kit: Kit) -> None:
     kit.sql("CREATE TABLE sent (who text, order_id int)")
 
     @app.on(OrderPaid, start="start")
@@ -128,9 +128,19 @@ def test_injected_parameters_come_first(app: Holdfast, kit: Kit) -> None:
     async def with_tx(tx: AsyncTransaction, event: Event[OrderPaid]) -> None:
         await tx.execute("INSERT INTO sent VALUES ('with_tx', %s)", [event.data.order_id])
 
+    @app.on(OrderPaid, start="start")
+    def event_first(event: Event[OrderPaid], job: Job, tx: Transaction) -> None:
+        tx.execute("INSERT INTO sent VALUES (%s, %s)", [job.task, event.data.order_id])
+
+    @app.on(OrderPaid, start="start")
+    async def async_first(event: Event[OrderPaid], tx: AsyncTransaction) -> None:
+        await tx.execute("INSERT INTO sent VALUES ('async_first', %s)", [event.data.order_id])
+
     app.publish(OrderPaid(4, 995))
     kit.run_worker()
     assert sorted((r["who"], r["order_id"]) for r in kit.sql("SELECT * FROM sent")) == [
+        ("async_first", 4),
+        ("event_first", 4),
         ("with_both", 4),
         ("with_tx", 4),
     ]
@@ -147,7 +157,7 @@ def test_a_signature_that_no_event_fits_is_refused(app: Holdfast, wrong: str) ->
     with pytest.raises(TaskDefinitionError) as error:
         app.on("*")(fn)
     assert str(error.value) == (
-        f"{wrong}: a consumer takes injected parameters first and then one event. Write: def {wrong}(event: Event[...])"
+        f"{wrong}: a consumer takes one event, and beside it only what is injected. Write: def {wrong}(event: Event[...])"
     )
 
 

@@ -39,7 +39,7 @@ async def test_a_post_becomes_a_job_that_a_worker_runs(app: Holdfast, akit: Kit)
     assert (row["expires_at"] - row["received_at"]).days == 30
 
 
-async def test_injected_parameters_come_first(app: Holdfast, akit: Kit) -> None:
+async def test_injected_parameters_come_before_or_after_the_message(app: Holdfast, akit: Kit) -> None:
     akit.sql("CREATE TABLE paid (order_id int, job_id uuid)")
 
     @app.receive("a", Paid, verify=VERIFY)
@@ -50,9 +50,17 @@ async def test_injected_parameters_come_first(app: Holdfast, akit: Kit) -> None:
     def booked_here(tx: Transaction, message: ReceivedMessage[Paid]) -> None:
         tx.execute("INSERT INTO paid VALUES (%s, NULL)", [message.data.order_id])
 
-    receivers: list[Receiver[Paid]] = [booked, booked_here]
+    @app.receive("c", Paid, verify=VERIFY)
+    async def message_first(message: ReceivedMessage[Paid], job: Job, tx: AsyncTransaction) -> None:
+        await tx.execute("INSERT INTO paid VALUES (%s, %s)", [message.data.order_id, job.id])
+
+    @app.receive("d", Paid, verify=VERIFY)
+    def message_first_here(message: ReceivedMessage[Paid], tx: Transaction) -> None:
+        tx.execute("INSERT INTO paid VALUES (%s, NULL)", [message.data.order_id])
+
+    receivers: list[Receiver[Paid]] = [booked, booked_here, message_first, message_first_here]
     for n, receiver in enumerate(receivers):
         body = body_of(order_id=n)
         assert (await post(receiver.asgi, standard(body), body)).status == 202
     await akit.arun_worker()
-    assert [row["order_id"] for row in akit.sql("SELECT * FROM paid ORDER BY order_id")] == [0, 1]
+    assert [row["order_id"] for row in akit.sql("SELECT * FROM paid ORDER BY order_id")] == [0, 1, 2, 3]

@@ -99,6 +99,20 @@ def test_a_redelivery_has_the_same_id_and_the_address_and_secrets_of_now(
         hooks.redeliver(failed.id, tenant="acme")
 
 
+def test_deliveries_are_read_page_by_page_the_newest_first(
+    app: Holdfast, kit: Kit, site: Site, hooks: Webhooks
+) -> None:
+    hooks.endpoints.create(tenant="acme", url=site.url())
+    publish(app, 5)
+    kit.run_worker()
+    whole = [one.id for one in hooks.deliveries(tenant="acme")]
+    assert len(whole) == 5
+    first = [one.id for one in hooks.deliveries(tenant="acme", limit=3)]
+    rest = [one.id for one in hooks.deliveries(tenant="acme", limit=3, after=first[-1])]
+    assert (first, rest) == (whole[:3], whole[3:])
+    assert hooks.deliveries(tenant="acme", after=whole[-1]) == []
+
+
 def test_a_range_is_what_failed_what_is_missing_or_all_and_of_the_tenant_alone(
     app: Holdfast, kit: Kit, site: Site, hooks: Webhooks
 ) -> None:

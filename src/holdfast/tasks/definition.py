@@ -82,7 +82,7 @@ class Definition:
         return Handler(
             name=self.name,
             versions=self.codec.versions,
-            func=self.signature.func,
+            func=self.signature.called,
             is_async=self.signature.is_async,
             wants_job=self.signature.wants_job,
             transaction=self.signature.transaction,

@@ -1,9 +1,10 @@
 """What a handler's `def` line says: which parameters are injected, which are the payload.
 
 Injected parameters come first: Job, then Transaction or AsyncTransaction. They are known by annotation. Any
-other order is refused at decoration with the corrected line.
+other order is refused at decoration with the corrected line. A handler of one event or message may take it first.
 """
 
+import functools
 import inspect
 import sys
 import types
@@ -36,7 +37,17 @@ class Unresolved:
 class HandlerSignature:
     """The parts of a handler's signature that matter to enqueue and to the worker."""
 
-    __slots__ = ("_globals", "_hints", "call", "func", "injected", "is_async", "transaction", "wants_job")
+    __slots__ = (
+        "_globals",
+        "_hints",
+        "call",
+        "called",
+        "func",
+        "injected",
+        "is_async",
+        "transaction",
+        "wants_job",
+    )
 
     def __init__(
         self,
@@ -45,9 +56,13 @@ class HandlerSignature:
         injected: dict[str, type],
         hints: dict[str, Any],
         scope: dict[str, Any],
+        called: Callable[..., Any] | None = None,
     ) -> None:
         kinds = set(injected.values())
         self.func = func
+        self.called = (
+            called or func
+        )  # by the worker: injected parameters by position, then the payload by name
         self.call = call  # without the injected parameters: what enqueue binds
         self.injected = injected
         self.is_async = inspect.iscoroutinefunction(func)
@@ -89,8 +104,11 @@ def resolve(annotation: Any, scope: dict[str, Any], local: Mapping[str, Any]) ->
         return Unresolved(annotation, f"{type(error).__name__}: {error}")
 
 
-def analyse(func: Callable[..., Any], local: Mapping[str, Any] | None = None) -> HandlerSignature:
-    """Read a handler's signature; TaskDefinitionError prints the corrected `def` line."""
+def analyse(
+    func: Callable[..., Any], local: Mapping[str, Any] | None = None, *, subject_first: bool = False
+) -> HandlerSignature:
+    """Read a handler's signature; TaskDefinitionError prints the corrected `def` line. `subject_first`: it takes one event
+    or message, which may come before the injected parameters too."""
     _check_kind(func)
     signature = _signature(func)
     scope = getattr(inspect.unwrap(func), "__globals__", {})
@@ -105,11 +123,38 @@ def analyse(func: Callable[..., Any], local: Mapping[str, Any] | None = None) ->
         for name in signature.parameters
         if (kind := _injected(hints[name], func, name)) is not None
     }
+    called = None
+    if subject_first and _subject_is_first(signature, injected):
+        first, *others = signature.parameters.values()
+        signature, called = signature.replace(parameters=[*others, first]), _by_name(func, list(injected))
     _check_shape(func, signature, injected)
     payload = [p for name, p in signature.parameters.items() if name not in injected]
     for name in injected:
         hints.pop(name)
-    return HandlerSignature(func, signature.replace(parameters=payload), injected, hints, scope)
+    return HandlerSignature(func, signature.replace(parameters=payload), injected, hints, scope, called)
+
+
+def _subject_is_first(signature: inspect.Signature, injected: Mapping[str, type]) -> bool:
+    """Whether it takes one parameter of the payload, and after it what is injected."""
+    names = list(signature.parameters)
+    return (
+        len(names) > 1
+        and names[1:] == list(injected)
+        and all(
+            p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and p.default is _EMPTY
+            for p in signature.parameters.values()
+        )
+    )
+
+
+def _by_name(func: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """The function, with injected parameters by name where the worker gives them by position."""
+
+    @functools.wraps(func)
+    def call(*injected: Any, **payload: Any) -> Any:
+        return func(**dict(zip(names, injected, strict=True)), **payload)
+
+    return call
 
 
 def _signature(func: Callable[..., Any]) -> inspect.Signature:

@@ -117,7 +117,7 @@ class Consumer(Subscription, Generic[T]):
 
 
 class OnDecorator(Protocol[T]):
-    """The decorator of `@app.on(...)`: injected parameters come first, then the event."""
+    """The decorator of `@app.on(...)`: injected parameters before or after the event."""
 
     @overload
     def __call__(self, fn: Callable[[Event[T]], object], /) -> Consumer[T]: ...
@@ -131,6 +131,16 @@ class OnDecorator(Protocol[T]):
     def __call__(self, fn: Callable[[Job, AsyncTransaction, Event[T]], object], /) -> Consumer[T]: ...
     @overload
     def __call__(self, fn: Callable[[Job, Transaction, Event[T]], object], /) -> Consumer[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Event[T], Job], object], /) -> Consumer[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Event[T], AsyncTransaction], object], /) -> Consumer[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Event[T], Transaction], object], /) -> Consumer[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Event[T], Job, AsyncTransaction], object], /) -> Consumer[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Event[T], Job, Transaction], object], /) -> Consumer[T]: ...
 
 
 class Subscribing(TaskRegistry):
@@ -156,7 +166,7 @@ class Subscribing(TaskRegistry):
         start = _start(options.pop("start", "now"))
 
         def declare(fn: Any, /) -> Consumer[Any]:
-            signature = analyse(fn, sys._getframe(1).f_locals)
+            signature = analyse(fn, sys._getframe(1).f_locals, subject_first=True)
             parameter = _event_parameter(signature, patterns)
             task = self._declare(signature, options)
             name = task.name
@@ -306,7 +316,7 @@ def _event_parameter(signature: HandlerSignature, patterns: Sequence[str]) -> st
         get_origin(signature.hint(params[0])) is not Event and signature.hint(params[0]) is not Event
     ):
         raise TaskDefinitionError(
-            f"{function}: a consumer takes injected parameters first and then one event. "
+            f"{function}: a consumer takes one event, and beside it only what is injected. "
             f"Write: def {function}(event: Event[...])"
         )
     check_fits(function, signature.hint(params[0]), patterns)

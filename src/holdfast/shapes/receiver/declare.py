@@ -50,7 +50,7 @@ class Declared:
 
 
 class ReceiveDecorator(Protocol[T]):
-    """The decorator of `@app.receive(...)` and `@app.consume(...)`: injected parameters come first, then the message."""
+    """The decorator of `@app.receive(...)` and `@app.consume(...)`: injected parameters before or after the message."""
 
     @overload
     def __call__(self, fn: Callable[[ReceivedMessage[T]], object], /) -> Receiver[T]: ...
@@ -66,6 +66,18 @@ class ReceiveDecorator(Protocol[T]):
     ) -> Receiver[T]: ...
     @overload
     def __call__(self, fn: Callable[[Job, Transaction, ReceivedMessage[T]], object], /) -> Receiver[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[ReceivedMessage[T], Job], object], /) -> Receiver[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[ReceivedMessage[T], AsyncTransaction], object], /) -> Receiver[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[ReceivedMessage[T], Transaction], object], /) -> Receiver[T]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[ReceivedMessage[T], Job, AsyncTransaction], object], /
+    ) -> Receiver[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[ReceivedMessage[T], Job, Transaction], object], /) -> Receiver[T]: ...
 
 
 class Receiving(TaskRegistry):
@@ -161,7 +173,7 @@ class Receiving(TaskRegistry):
                 f"{where}: keep_ids must be from 1 hour to 100 years, and longer than the sender retries, not {keep:g} s"
             )
         template = None if key is None else KeyTemplate(key, where)
-        signature = analyse(fn, local)
+        signature = analyse(fn, local, subject_first=True)
         parameter = _message_parameter(signature, payload)
         task = self._declare(signature, options)
         task.definition.codec.check()
@@ -209,7 +221,7 @@ def _message_parameter(signature: HandlerSignature, payload: Any) -> str:
     wanted = f"ReceivedMessage[{type_name(payload)}]"
     if hint is not ReceivedMessage and get_origin(hint) is not ReceivedMessage:
         raise TaskDefinitionError(
-            f"{function}: it takes injected parameters first and then one message. "
+            f"{function}: it takes one message, and beside it only what is injected. "
             f"Write: def {function}(message: {wanted})"
         )
     if get_args(hint) and get_args(hint)[0] != payload:

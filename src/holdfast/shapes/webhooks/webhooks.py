@@ -53,11 +53,11 @@ class Webhooks:
         tenant: str,
         endpoint: UUID | None = None,
         status: DeliveryStatus | None = None,
-        before: UUID | None = None,
+        after: UUID | None = None,
         limit: int = 100,
     ) -> _Found:
-        """Deliveries of a tenant with their attempts, the newest first. `before`: an id, for the page after it."""
-        act = self._acts.deliveries(tenant, endpoint, status, before, limit, tried=True)
+        """Deliveries of a tenant with their attempts, the newest first. `after`: the last id of a page, for the next one."""
+        act = self._acts.deliveries(tenant, endpoint, status, after, limit, tried=True)
         return self._database().run(act)
 
     async def adeliveries(
@@ -66,10 +66,10 @@ class Webhooks:
         tenant: str,
         endpoint: UUID | None = None,
         status: DeliveryStatus | None = None,
-        before: UUID | None = None,
+        after: UUID | None = None,
         limit: int = 100,
     ) -> _Found:
-        act = self._acts.deliveries(tenant, endpoint, status, before, limit, tried=True)
+        act = self._acts.deliveries(tenant, endpoint, status, after, limit, tried=True)
         return await self._database().arun(act)
 
     def ping(self, endpoint: UUID, *, tenant: str) -> Delivery:
