@@ -112,7 +112,6 @@ class Table:
     title: str = ""
     note: str = ""  # beside the title
     empty: str = "Nothing here."
-    foot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

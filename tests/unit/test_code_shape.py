@@ -75,6 +75,24 @@ def test_modules_and_functions_stay_small() -> None:
                 assert length <= 60, f"{file.name}: {node.name} has {length} lines"
 
 
+def test_half_of_all_functions_have_six_lines_and_nine_in_ten_have_seventeen() -> None:
+    lengths = sorted(
+        (node.end_lineno or 0) - node.lineno + 1
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert lengths[len(lengths) // 2] <= 6
+    assert lengths[len(lengths) * 9 // 10] <= 17
+
+
+def test_the_worker_only_puts_its_parts_together_and_nobody_reaches_into_it() -> None:
+    assert (SOURCE / "runtime" / "worker.py").read_text(encoding="utf-8").count("\n") <= 150
+    for file in FILES:
+        reached = re.findall(r"\bworker\._\w+", file.read_text(encoding="utf-8"))
+        assert not reached, f"{file.name} uses {reached}"
+
+
 def test_all_is_sorted_and_every_public_error_is_exported() -> None:
     assert holdfast.__all__ == sorted(holdfast.__all__)
     for name, value in vars(errors).items():

@@ -100,11 +100,6 @@ class Server:
         )
         return self.url(name)
 
-    def make_empty(self) -> str:
-        """The same without our schema: for others."""
-        name = f"holdfast_bench_{self._suffix}_{len(self._made)}_{uuid.uuid4().hex[:4]}"
-        return self.url(self._create(name, "template0", first=True))
-
     @contextlib.contextmanager
     def fresh(self) -> Iterator[str]:
         """A fresh migrated database, dropped afterwards."""

@@ -27,9 +27,11 @@ _INWARD = (
     ".lan",
     ".corp",
     ".home",
+    ".home.arpa",
     ".private",
+    ".svc",
+    ".onion",
 )
-_INWARD_TOO = (".svc", ".home.arpa", ".onion")
 _PORTS = {"https": 443, "http": 80}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\x20-\x7e\t]*\Z")

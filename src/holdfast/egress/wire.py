@@ -186,10 +186,6 @@ class Line:
         await self._session.close()
 
 
-def _closing(connection: asyncio.Transport | None) -> bool:
-    return connection is not None and connection.is_closing()
-
-
 def _head(response: aiohttp.ClientResponse) -> dict[str, str]:
     if sum(len(name) + len(value) for name, value in response.raw_headers) > MOST_HEAD:
         raise HeadTooLarge

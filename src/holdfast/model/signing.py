@@ -11,16 +11,14 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from ..distribution import install
 from ..errors import ConfigurationError
 from .sealing import Hidden
 
 MOST_SIGNATURES = 10  # of one header that are looked at
-MOST_SECRETS = 5  # that sign one message
 _ID = re.compile("[!-~]{1,256}")
 _PREFIXES = ("whsec_", "whsk_", "whpk_")
 
@@ -92,21 +90,6 @@ class Ed25519Key:
         except self._invalid:
             return False
         return True
-
-
-class Dated(NamedTuple):
-    """A secret and when it signs: from the moment that it was made, up to its expiry."""
-
-    secret: str
-    created_at: datetime
-    expires_at: datetime | None = None
-
-
-def in_force(known: Iterable[Dated], now: datetime) -> list[str]:
-    """The secrets that sign a message that is sent now: the unexpired ones, the newest first, 5 at most."""
-    found = [one for one in known if one.expires_at is None or one.expires_at > now]
-    found.sort(key=lambda one: one.created_at, reverse=True)
-    return [one.secret for one in found[:MOST_SECRETS]]
 
 
 def new_secret(scheme: str = "v1") -> str:

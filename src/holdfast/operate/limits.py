@@ -18,17 +18,6 @@ from .procedure import Procedure, run
 from .refusal import Refused
 from .search import check_queue
 
-# What an operator changes while the queue is in use; the ordering and fair are what a queue is made with.
-CHANGEABLE = (
-    "weights",
-    "concurrency",
-    "key_concurrency",
-    "rate",
-    "key_rate",
-    "aging",
-    "keep_completed",
-    "affinity",
-)
 OF_KEYS = ("weights", "key_concurrency", "key_rate")
 
 Changes = dict[str, tuple[Any, Any]]  # what -> (as it was, as it is now), both as people read it

@@ -100,7 +100,7 @@ def set_queue(
 
     What a key does on a dead letter is decided by the database when a job fails: a change counts at once, also for
     workers that run. The order is what workers and producers rely on: it changes only while the queue is empty and nobody
-    serves it. Of `limits` (see limits.CHANGEABLE) each that is named changes, and None takes it away; a changed limit counts
+    serves it. Of `limits` each that is named changes, and None takes it away; a changed limit counts
     from the next claim on, a new one within seconds, and until then workers that do not know of it take nothing.
     """
     yield from check_queue(name)

@@ -12,7 +12,7 @@ from .handler import Handlers
 from .inflight import InFlight
 from .options import WorkerOptions
 from .side_tasks import SideTasks
-from .sleep import Pause
+from .sleep import DROWSY, Pause
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +32,11 @@ class WorkerContext:
     @property
     def settings(self) -> Settings:
         return self.database.settings
+
+    @property
+    def listens(self) -> bool:
+        """Whether notifications are of use."""
+        return self.settings.notify and self.settings.poll > DROWSY and not self.options.until_idle
 
     def stop(self) -> None:
         """Stop claiming and drain; called again, drain at once."""

@@ -52,11 +52,11 @@ class Services:
     tally: Tally
     ring: Ring
     notify: Notify
-    listens: bool  # whether notifications are of use
     of_shapes: Sequence[Service]
     resting: Resting
+    sleep: Sleep
 
-    def share_pulse(self, context: WorkerContext, sleep: Sleep) -> None:
+    def share_pulse(self, context: WorkerContext) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
         asking = [(s.question, s.on_answer) for s in self.of_shapes if s.question is not None]
         pulse = Pulse(context.settings, self.ring.queues, asking)
@@ -65,7 +65,7 @@ class Services:
         for service in self.of_shapes:
             service.worker = context.me
             self.notify.add(service)
-        sleep.pulse = self.renewal.pulse = pulse
+        self.sleep.pulse = self.renewal.pulse = pulse
 
         def felt(pulse: Pulse) -> None:
             self.sweeper.felt(pulse)
@@ -85,6 +85,7 @@ class Lifecycle:
     ) -> None:
         self._context = context
         self._services = services
+        services.share_pulse(context)
         self._attempts = attempts
         self._settler = attempts.settler
         self._queues = queues
@@ -109,7 +110,7 @@ class Lifecycle:
         of.tally.start()
         await of.ring.begin()
         of.ring.start()
-        if of.listens:
+        if self._context.listens:
             of.notify.start()
         for service in of.of_shapes:
             service.start()

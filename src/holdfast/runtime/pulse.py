@@ -51,7 +51,6 @@ class Pulse:
         self._asked = list(asked)
         self._rings = rings
         self._worker = ""
-        self._beaten_at = 0.0
         self._until = 0.0
         self._since = 0.0
         self.sweep: bool | None = False
@@ -75,7 +74,7 @@ class Pulse:
         """A pulse that began then was answered."""
         if not self.lasts:
             self._since = began
-        self._worker, self._beaten_at = worker, began
+        self._worker = worker
         self._until = began + self.every + _LATE
         self.sweep = found.sweep if self.sweeps else False
         self.tidy = found.tidy

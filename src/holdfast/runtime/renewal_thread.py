@@ -30,7 +30,6 @@ class RenewalThread:
         self.pulse: Pulse | None = None
         self._watched: asyncio.AbstractEventLoop | None = None
         self._watched_thread = 0
-        self._last_turn = time.monotonic()
 
     def start(self) -> None:
         if self._thread is None:

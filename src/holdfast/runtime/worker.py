@@ -32,7 +32,7 @@ from .options import WorkerOptions
 from .renewal_thread import RenewalThread
 from .ring import Ring
 from .service import Service
-from .sleep import DROWSY, Sleep
+from .sleep import Sleep
 from .slots import Slots
 from .sweep import Sweeper
 from .tally import Tally
@@ -65,40 +65,32 @@ class Worker:
         self._context = context
         self._services = services
         self.measured = Measured(database)
-        self._attempts = self._make_attempts()
-        sleep = Sleep(session, context.me, list(options.leases), handlers, database.settings.poll)
-        self._claim_loop = ClaimLoop(
-            context, self._queues, self._attempts, self.slots, self._suspects, self._breakers, sleep
-        )
-        look_again = self._claim_loop.look_again
-        self._sweeper = Sweeper(database, look_again, self._tally.buried, context.me, options.prunes)
-        self._lifecycle = self._make_lifecycle(sleep)
-
-    def _make_attempts(self) -> Attempts:
-        context, settings = self._context, self._context.settings
-        attempts = Attempts(
+        self._attempts = attempts = Attempts(
             context, self._executor, self.slots, self._queues, self._suspects, self._breakers, self._tally
         )
         attempts.dispatcher = Dispatcher(
             self.slots,
             attempts,
             context.stopping.is_set,
-            batches=Batches(context.handlers, context.pause.end_in, settings.claim_bytes),
-            lanes=Lanes(context.options.rules),
+            batches=Batches(handlers, context.pause.end_in, database.settings.claim_bytes),
+            lanes=Lanes(options.rules),
             pace=self._queues.pace,
-            dead_after=settings.dead_after,
+            dead_after=database.settings.dead_after,
         )
-        return attempts
+        sleep = Sleep(session, context.me, list(options.leases), handlers, database.settings.poll)
+        self._claim_loop = ClaimLoop(
+            context, self._queues, attempts, self.slots, self._suspects, self._breakers, sleep
+        )
+        look_again = self._claim_loop.look_again
+        self._sweeper = Sweeper(database, look_again, self._tally.buried, context.me, options.prunes)
+        self._lifecycle = self._make_lifecycle(sleep)
 
     def _make_lifecycle(self, sleep: Sleep) -> Lifecycle:
         context, look_again = self._context, self._claim_loop.look_again
         database, until_idle = context.database, context.options.until_idle
         events = LeaseEvents(context, self._membership, self._attempts, look_again, self.measured)
-
-        def rings() -> Sequence[str]:
-            """One that runs until nothing is due claims from every key, also from those of a dead neighbour."""
-            return [] if until_idle else self._queues.ringed
-
+        # One that runs until nothing is due claims from every key, also from those of a dead neighbour.
+        rings = list[str] if until_idle else lambda: self._queues.ringed
         services = Services(
             membership=self._membership,
             renewal=RenewalThread(events.renewal, context.inflight, self.measured),
@@ -106,11 +98,10 @@ class Worker:
             tally=self._tally,
             ring=Ring(database, rings, context.me, self._claim_loop.look_after),
             notify=Notify(database, context.session, list(context.options.leases), sleep, look_again),
-            listens=context.settings.notify and context.settings.poll > DROWSY and not until_idle,
             of_shapes=self._services,
             resting=self._executor.resting,
+            sleep=sleep,
         )
-        services.share_pulse(context, sleep)
         return Lifecycle(context, services, self._attempts, self._queues, look_again)
 
     async def run(self) -> None:
@@ -121,10 +112,8 @@ class Worker:
 
     async def _work(self) -> None:
         self._context.side(self._breakers.close_unwatched())
-        if self._context.options.until_idle:
-            await self._claim_loop.run_until_idle(self._services)
-        else:
-            await self._claim_loop.run()
+        loop, until_idle = self._claim_loop, self._context.options.until_idle
+        await (loop.run_until_idle(self._services) if until_idle else loop.run())
 
     def stop(self) -> None:
         """Stop claiming and drain; called again, drain at once."""
@@ -140,8 +129,7 @@ class Worker:
 
     @property
     def release(self) -> str:
-        """The application's."""
-        return self._context.options.release
+        return self._context.options.release  # the application's
 
     @property
     def queues(self) -> list[str]:
@@ -158,5 +146,4 @@ class Worker:
 
     def running_tasks(self) -> list[str]:
         """The tasks of the handlers that run now."""
-        running = self._context.inflight.select(lambda r: r.started_at > 0)
-        return sorted({r.claimed.task for r in running})
+        return sorted({r.claimed.task for r in self._context.inflight.select(lambda r: r.started_at > 0)})

@@ -143,9 +143,7 @@ class Server:
     has_schema: bool
     fsync: str
     synchronous_commit: str
-    full_page_writes: str
     standbys: str
-    in_recovery: bool
 
     @property
     def durability(self) -> str:

@@ -153,8 +153,6 @@ def dashboard(
 
 # Routes -------------------------------------------------------------------------------------------------------------
 
-PUBLIC = ("/login", "/assets/{digest}/{name}")  # all others need a role
-
 
 def several(sites: Sequence[Site]) -> list[BaseRoute]:
     """Each database under its name. A request that names none is led to the first that its sender may enter."""

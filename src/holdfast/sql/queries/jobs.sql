@@ -89,8 +89,8 @@ SELECT name FROM holdfast.queues ORDER BY name;
 -- What a process needs to know before it relies on the server. The commit setting is the one the role and database give to everybody,
 -- not the one our own session was raised to.
 SELECT current_setting('server_version_num')::int, to_regclass('holdfast.migrations') IS NOT NULL,
-       current_setting('fsync'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), current_setting('full_page_writes'),
-       coalesce(nullif(current_setting('synchronous_standby_names'), ''), '-'), pg_is_in_recovery();
+       current_setting('fsync'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+       coalesce(nullif(current_setting('synchronous_standby_names'), ''), '-');
 
 -- name: schema_version
 -- The newest migration applied, and the newest one that code must know to run on all of them. A database that is to be upgraded
