@@ -40,7 +40,7 @@ class Settings:
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0
     statement_timeout: float = 10.0
-    process_jobs: int = 100  # a child process is replaced after that many jobs
+    process_jobs: int = 1000  # a child process is replaced after that many jobs
     processes: int = 1  # worker processes of `holdfast worker`; 0: one per processor
     schedule_grace: float = 60.0  # a slot of a schedule that is later than this was missed
     health_port: int | None = None  # probes and metrics of a worker; 0: any free port

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -36,6 +37,18 @@ from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
 LATER = Backoff(first=100, jitter=False)
+# Jobs with middleware around them have a task each and meet in the call; without, all of them are in the call's task.
+BOTH_WAYS = pytest.mark.parametrize("app", ["together", "each"], indirect=True)
+
+
+async def passes(job: Job, call_next: Next) -> Outcome:
+    return await call_next()
+
+
+@pytest.fixture
+def app(request: pytest.FixtureRequest) -> Holdfast:
+    each = getattr(request, "param", "together") == "each"
+    return Holdfast("postgresql://unused.invalid/none", middleware=[passes] if each else [])
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +129,25 @@ async def test_a_batch_that_does_not_fill_goes_after_its_wait(app: Holdfast, aki
         second = await index.aenqueue(2)
         await await_until(lambda: akit.job(second.id)["status"] == "completed", "the batch goes")
     assert [n for call in calls for n in call] == [1, 2]
+
+
+def test_jobs_of_batches_that_wait_for_a_slot_are_counted_as_ahead(
+    app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However quick the calls are: what waits here dies with the worker."""
+    monkeypatch.setattr("holdfast.runtime.slots.Slots._MOST", 100)
+    held: list[int] = []
+
+    @app.batch_task(size=10, wait=30)
+    async def index(batch: Batch[int]) -> None:
+        held.append(kit.sql("SELECT count(*) AS n FROM holdfast.work WHERE status = 'processing'")[0]["n"])
+
+    app.enqueue_many(index.job(n) for n in range(1000))
+    kit.run_worker(concurrency=1)
+    assert sum(n > 0 for n in held) == 100
+    assert max(held) <= 100 + 2 * 10 + 100, (
+        "100 ahead, those in the slot and in an open batch, and some unsettled"
+    )
 
 
 async def test_what_gathers_takes_no_slot(app: Holdfast, akit: Kit) -> None:
@@ -204,6 +236,7 @@ def test_items_are_typed_values(app: Holdfast, kit: Kit) -> None:
 # Outcomes ----------------------------------------------------------------------------------------------------------
 
 
+@BOTH_WAYS
 def test_each_job_ends_as_its_item_says(app: Holdfast, kit: Kit) -> None:
     @app.batch_task(size=8, wait=30, retry=LATER, max_attempts=2)
     async def index(batch: Batch[str]) -> None:
@@ -239,6 +272,7 @@ def test_each_job_ends_as_its_item_says(app: Holdfast, kit: Kit) -> None:
     assert 'raise KeyError("title")' in trace["trace"]
 
 
+@BOTH_WAYS
 def test_an_error_of_the_call_fails_every_job_without_an_outcome_by_its_own_attempts(
     app: Holdfast, kit: Kit
 ) -> None:
@@ -296,6 +330,7 @@ def test_what_is_said_last_counts(app: Holdfast, kit: Kit) -> None:
     assert job.result(0) == "yes"
 
 
+@BOTH_WAYS
 def test_a_payload_that_does_not_fit_is_not_in_the_batch(app: Holdfast, kit: Kit) -> None:
     calls: list[list[int]] = []
 
@@ -311,6 +346,7 @@ def test_a_payload_that_does_not_fit_is_not_in_the_batch(app: Holdfast, kit: Kit
     assert states(kit) == ["completed", "held", "completed"]
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("is_async", [True, False])
 def test_the_timeout_is_for_the_call(app: Holdfast, kit: Kit, is_async: bool) -> None:
     release = threading.Event()
@@ -340,6 +376,7 @@ def app_job(app: Holdfast, n: int) -> Any:
     return app._raw("index", {"item": n}, {})
 
 
+@BOTH_WAYS
 def test_a_result_by_return_is_refused(app: Holdfast, kit: Kit) -> None:
     @app.batch_task(size=1, max_attempts=1)
     async def index(batch: Batch[int]):  # type: ignore[no-untyped-def]
@@ -436,6 +473,7 @@ async def test_a_job_that_is_lost_while_it_gathers_is_not_in_the_call(
     assert calls == [[1, 2, 3]]
 
 
+@BOTH_WAYS
 async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_others_go_on(
     app: Holdfast, akit: Kit, events: Events
 ) -> None:
@@ -468,6 +506,7 @@ async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_
     assert akit.job(lost.id)["status"] == "processing"
 
 
+@BOTH_WAYS
 async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit: Kit) -> None:
     began, stopped = asyncio.Event(), asyncio.Event()
 
@@ -488,6 +527,7 @@ async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit
         await await_until(lambda: states(akit) == ["cancelled"] * 2, "both are cancelled")
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("which", ["lost", "cancelled"])
 async def test_what_check_raises_ends_one_job_and_hands_the_others_back(
     app: Holdfast, akit: Kit, which: str
@@ -514,6 +554,7 @@ async def test_what_check_raises_ends_one_job_and_hands_the_others_back(
     assert akit.job(one.id)["status"] == ("processing" if which == "lost" else "cancelled")
 
 
+@BOTH_WAYS
 async def test_a_drain_that_is_over_releases_the_jobs_of_a_call(app: Holdfast, akit: Kit) -> None:
     app.database.settings = replace(QUICK, drain=0.1)
     began = asyncio.Event()
@@ -528,6 +569,80 @@ async def test_a_drain_that_is_over_releases_the_jobs_of_a_call(app: Holdfast, a
     async with working(akit):
         await await_until(began.is_set, "they run")
     assert [(row["status"], row["attempts"]) for row in akit.jobs()] == [("completed", 1), ("pending", 0)]
+
+
+async def test_a_job_that_is_asked_for_after_the_news_knows_of_it(
+    app: Holdfast, akit: Kit, events: Events
+) -> None:
+    """Nobody is told twice: the Job of an item is made when it is asked for, and the news may have come before."""
+    began, gate = asyncio.Event(), asyncio.Event()
+    seen: list[tuple[bool, bool]] = []
+
+    @app.batch_task(size=2, wait=60)
+    async def index(batch: Batch[int]) -> None:
+        began.set()
+        await gate.wait()
+        seen.extend((item.job.lost, item.job is item.job) for item in batch)
+
+    lost, kept = await app.aenqueue_many(index.job(n) for n in range(2))
+    async with working(akit):
+        await await_until(began.is_set, "they run")
+        akit.sql("UPDATE holdfast.work SET claim_token = gen_random_uuid() WHERE id = %s", [lost.id])
+        await await_until(lambda: [e for e in events if e.name == "job.lost"], "it is lost")
+        gate.set()
+        await await_until(lambda: akit.job(kept.id)["status"] == "completed", "the other ends")
+    assert seen == [(True, True), (False, True)]
+
+
+def test_threads_of_a_handler_that_ask_for_a_job_get_the_same(
+    app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or one of them would never hear that it is lost."""
+    made = threading.Semaphore(0)
+    both = threading.Event()
+
+    def slowly(*args: Any) -> Job:
+        made.release()
+        both.wait(0.2)  # the other thread may come here, if nothing keeps it out
+        return Job(*args)
+
+    monkeypatch.setattr("holdfast.runtime.made.Job", slowly)
+    found: list[Job] = []
+
+    @app.batch_task(size=1)
+    def index(batch: Batch[int]) -> None:
+        threads = [threading.Thread(target=lambda: found.append(batch[0].job)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    index.enqueue(1)
+    kit.run_worker()
+    assert made.acquire(blocking=False)
+    assert not made.acquire(blocking=False), "it was made twice"
+    assert found[0] is found[1]
+
+
+MINE: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="nobody's")
+
+
+@BOTH_WAYS
+def test_what_a_batch_handler_sets_in_its_context_the_next_does_not_see(app: Holdfast, kit: Kit) -> None:
+    seen: list[str] = []
+
+    @app.batch_task(size=1)
+    async def index(batch: Batch[int]) -> None:
+        seen.append(MINE.get())
+        MINE.set("an earlier one's")
+
+    @app.task
+    async def other() -> None:
+        seen.append(MINE.get())
+
+    app.enqueue_many([index.job(1), index.job(2), other.job(), index.job(3)])
+    kit.run_worker(concurrency=1)
+    assert seen == ["nobody's"] * 4
 
 
 async def test_a_due_batch_without_a_slot_is_handed_back(app: Holdfast, akit: Kit) -> None:
@@ -642,6 +757,7 @@ def test_middleware_that_holds_a_lock_around_the_call_costs_the_company_not_the_
     assert [e.name for e in events].count("batch.left_behind") == 1
 
 
+@BOTH_WAYS
 def test_log_lines_of_the_call_say_how_many_jobs_it_is_for(app: Holdfast, kit: Kit) -> None:
     seen: list[dict[str, Any]] = []
 

@@ -22,10 +22,15 @@ class Mistake(BaseException):
     """One of the engine's own, which no handler raised."""
 
 
-@pytest.mark.parametrize("form", ["alone", "batch"])
+@pytest.mark.parametrize("form", ["alone", "batch", "batch-each"])
 def test_a_mistake_of_the_engine_frees_the_slot_and_settles_the_job(
-    app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch, form: str
+    holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
+    async def passes(job: Job, call_next: Any) -> Any:
+        return await call_next()
+
+    app = Holdfast("postgresql://unused.invalid/none", middleware=[passes] if form == "batch-each" else [])
+    kit = holdfast_kit(app, QUICK)
     if form == "alone":
 
         @app.task(name="bad")

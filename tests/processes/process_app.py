@@ -389,6 +389,15 @@ def say() -> None:
     telemetry.emit("sheep.counted", level=logging.WARNING, count=3, when=time.gmtime)
 
 
+LEAKED: list[bytes] = []
+
+
+@app.task(process=True)
+def leaky() -> int:
+    LEAKED.append(b"x" * (4 * 1024 * 1024))
+    return os.getpid()
+
+
 @app.task(process=True)
 def forgetful() -> int:
     """Leaves a thread behind that is no daemon."""

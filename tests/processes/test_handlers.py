@@ -19,6 +19,7 @@ from tests.processes.process_app import (
     context,
     far,
     forgetful,
+    leaky,
     pid,
     signals,
     steps,
@@ -28,7 +29,7 @@ from tests.processes.process_app import (
 
 import holdfast
 from holdfast import telemetry
-from holdfast.runtime.processes import child_thread, pool
+from holdfast.runtime.processes import child_thread, pool, wear
 
 
 def test_a_child_is_used_again_for_sync_and_async_handlers(
@@ -56,6 +57,15 @@ def test_a_child_is_replaced_after_process_jobs(scene: Scene) -> None:
     assert a == b
     assert c == d
     assert len({a, c, e}) == 3
+
+
+def test_a_child_that_keeps_growing_is_replaced(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wear, "_LOOK", 1)  # after each job
+    handles = [pid.enqueue(), pid.enqueue(), leaky.enqueue(), pid.enqueue()]
+    scene.kit.run_worker(concurrency=1)
+    a, b, c, d = [handle.result(timeout=25) for handle in handles]
+    assert a == b == c
+    assert d != c
 
 
 def test_jobs_at_the_same_time_have_a_child_each(scene: Scene) -> None:

@@ -320,4 +320,4 @@ def test_the_app_is_found_where_it_was_made(holdfast_kit: Callable[..., Kit]) ->
 
     assert find(importable, importable._made_in) == Origin("tests.processes.process_app", "app")
     assert find(object(), "nowhere") is None
-    assert QUICK.process_jobs == 100
+    assert QUICK.process_jobs == 1000

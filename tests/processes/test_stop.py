@@ -20,6 +20,8 @@ from tests.processes.process_app import (
 )
 
 from holdfast import telemetry
+from holdfast.runtime.processes import child_thread, pool
+from holdfast.runtime.processes.assignment import Assignment
 
 Events = list[telemetry.Event]
 
@@ -70,6 +72,26 @@ async def test_a_lost_lease_kills_the_child_and_what_it_started(scene: Scene, ev
         await await_until(lambda: [e for e in events if e.name == "job.lost"], "it is known to be lost")
         (row,) = scene.kit.sql("SELECT status, attempts FROM holdfast.work WHERE id = %s", [handle.id])
         assert row == {"status": "processing", "attempts": 0}
+    await scene.kit.database.aclose()
+
+
+async def test_a_job_that_is_lost_as_it_is_assigned_is_ended_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be woken by the loss yet, and the child says nothing more."""
+    right = pool.Pool._assign
+
+    def assign(self: pool.Pool, job: Assignment) -> child_thread.ChildThread:
+        found = right(self, job)
+        wait_until(lambda: scene.notes("start"), "it runs")
+        job.running.interrupt("lost")
+        return found
+
+    monkeypatch.setattr(pool.Pool, "_assign", assign)
+    deaf.enqueue("stuck")
+    async with working(scene.kit, concurrency=1):
+        child = await _start(scene)
+        await await_until(lambda: is_gone(child), "it is ended")
     await scene.kit.database.aclose()
 
 

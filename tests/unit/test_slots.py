@@ -56,6 +56,19 @@ def test_soon_is_what_finds_a_slot_within_a_moment(
     assert slots.soon == min(soon, 10)
 
 
+def test_ahead_counts_the_jobs_of_a_batch_not_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(10, 2)
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    for _ in range(100):
+        slots.started()
+        slots.finished(1000.0 - 0.05, jobs=100)
+    assert slots.want(0) == pytest.approx(10 + 1000, abs=10), (
+        "ten calls of a hundred in a twentieth of a second"
+    )
+    ran(slots, 100, 0.05, monkeypatch)
+    assert slots.want(0) == pytest.approx(10 + 10, abs=1), "single jobs again"
+
+
 def test_a_few_quick_jobs_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(10, 2)
     ran(slots, 9, 0.00001, monkeypatch)

@@ -20,8 +20,8 @@ from ..model.outcome import (
 )
 from ..model.state import COMPLETED, LOST, word_of
 from . import report
-from .batch.call import run_together
 from .batch.gather import Group
+from .batch.together import Calls
 from .breakers import Breakers
 from .claim.queues import Queues
 from .claim.suspects import Suspects
@@ -99,18 +99,8 @@ class Attempts:
         self.dispatcher.go_on()
 
     def start_batch(self, group: Group, began: float, context: Context) -> None:
-        self.side(self._run_batch(group, began), context)
-
-    async def _run_batch(self, group: Group, began: float) -> None:
-        """A batch in one slot."""
-        for running in group.members:
-            if running.stop is not None:
-                self.end_unstarted(running)
-        members = [running for running in group.members if running.stop is None]
-        try:
-            await run_together(members, group.handler, began, self._executor, self._me, self._end)
-        finally:
-            self._slots.finished(began)
+        calls = Calls(self._executor, self._slots, self._me, self)
+        self.side(calls.run(group, began), context.copy())  # what its handler sets is its own
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
@@ -134,7 +124,7 @@ class Attempts:
     def want_more(self) -> None:
         """Jobs have ended: look for more, where there are few here."""
         self._pause.seconds = FIRST_PAUSE
-        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early.waiting)):
+        if self._slots.lacks(self.dispatcher.waiting + len(self.dispatcher.early.waiting)):
             self._pause.end()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:

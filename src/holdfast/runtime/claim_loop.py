@@ -95,7 +95,7 @@ class ClaimLoop:
 
     async def _claim_new(self) -> int:
         """What a notification came for."""
-        want = self._want(len(self._dispatcher.ready))
+        want = self._want()
         began = time.monotonic()
         jobs = await self._notified.claim(Ask(self._me(), want, waiting=self._idle_bytes()))
         if jobs:
@@ -149,16 +149,17 @@ class ClaimLoop:
         return self._queues.pace.mark(self._attempts.inflight.add(jobs, began))
 
     def _ask(self) -> Ask:
-        slots, waiting = self._slots, len(self._dispatcher.ready) + self._dispatcher.batches.due
-        free = slots.free - waiting - len(self._dispatcher.early)
-        return Ask(self._me(), self._want(waiting), free, slots.run, self._idle_bytes(), slots.soon)
+        slots, dispatcher = self._slots, self._dispatcher
+        free = slots.free - len(dispatcher.ready) - dispatcher.batches.due - len(dispatcher.early)
+        return Ask(self._me(), self._want(), free, slots.run, self._idle_bytes(), slots.soon)
 
-    def _want(self, waiting: int) -> int:
+    def _want(self) -> int:
+        dispatcher = self._dispatcher
         if self._attempts.settler.pending >= _UNSETTLED:
             return 0
-        if self._is_full():
-            return max(0, self._slots.free - waiting)  # each claim brings one job of a queue
-        return self._slots.want(waiting, self._dispatcher.batches.wish)
+        if self._is_full():  # each claim brings one job of a queue
+            return max(0, self._slots.free - len(dispatcher.ready) - dispatcher.batches.due)
+        return self._slots.want(dispatcher.waiting, dispatcher.batches.wish)
 
     def _idle_bytes(self) -> int:
         return self._attempts.inflight.idle_bytes(self._settings.claim_bytes // 2)
@@ -178,7 +179,7 @@ class ClaimLoop:
             nap = Nap(pause.seconds)
             if claimed is not None:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
-            if claimed and (self._slots.free > 0 or self._want(len(dispatcher.ready)) > 0):
+            if claimed and (self._slots.free > 0 or self._want() > 0):
                 if self._slots.enough:  # what it started goes first
                     await self._pause.wait(FIRST_PAUSE)
                 return

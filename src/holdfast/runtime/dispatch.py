@@ -85,6 +85,11 @@ class Dispatcher:
         self._left = _AT_ONCE  # of this turn
         self._turn_began = 0.0
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for a slot, alone or in a batch."""
+        return len(self.ready) + self.batches.waiting
+
     def admit(self, claimed: list[Running], *, alone: bool = False) -> None:
         """They were claimed. `alone`: a batch task takes each in a batch of its own."""
         admitted = self._lanes.admit(claimed)

@@ -33,8 +33,9 @@ from .decide import completion, decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job, no_rest
+from .made import JobMaker
 from .middleware import Middleware, Next, PartTime
-from .record import Recorders, Rows
+from .record import Recorders
 from .report import JobFields
 from .rest import Resting
 from .threads import Threads
@@ -67,7 +68,7 @@ class Executor:
         self.layers: Sequence[Middleware] = self._middleware  # that have something to do
         self._processes = processes
         self._supervised = supervised
-        self._recorders = recorders or Recorders()
+        self.job_of = JobMaker(database, worker, recorders or Recorders())
         self.threads, self.resting = Threads(), Resting()
 
     def close(self) -> None:
@@ -131,14 +132,9 @@ class Executor:
         arguments: dict[str, Any],
     ) -> Outcome:
         """The attempt inside of the middleware, with the Job that both may ask for."""
-        running.job = job = Job(
-            running.claimed, self._database, self._worker(), handler.encode, running.on_change
-        )
-        job._keep = handler.keep
+        running.job = None  # one of a child process that could not be used
+        job = self.job_of(running, handler)
         job._rest = functools.partial(self.resting.rest, running)
-        job._rows = rows = Rows(self._recorders, in_transaction=handler.transaction != "none")
-        if running.stop:
-            running.interrupt(running.stop)
         call: Next = functools.partial(attempt, running, handler, job, arguments)
         for layer in reversed(layers):
             call = functools.partial(layer, job, call)
@@ -150,9 +146,7 @@ class Executor:
         if not isinstance(outcome, Outcome):
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))
-        if job._beside and isinstance(outcome, Completed):
-            outcome = replace(outcome, beside=True)
-        return rows.end(outcome)
+        return job._ended(outcome)
 
     async def _in_a_process(self, running: Running, handler: Handler) -> Outcome:
         """Payload, middleware and handler are the child's; here is only what the renewal asks for."""

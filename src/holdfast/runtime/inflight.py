@@ -41,6 +41,7 @@ class Running:
     on_change: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None
     call: UUID | None = None  # of a batch: the call it is in
+    leave: "Callable[[Running], None] | None" = None  # of a batch: its task goes on for the others
     lane: "Lane | None" = None  # of an ordered queue: where it waits for its turn
 
     def __init__(self, claimed: ClaimedJob, claimed_at: float, renewed_at: float) -> None:
@@ -59,6 +60,13 @@ class Running:
                 self.job._lost = True
         if (wake := self.on_interrupt) is not None:
             wake()
+
+    def cancel(self) -> None:
+        """Cancel its handler, in the event loop. Of a batch it only takes this job out."""
+        if self.leave is not None:
+            self.leave(self)
+        elif self.task is not None:
+            self.task.cancel()
 
     @property
     def abandoned(self) -> bool:

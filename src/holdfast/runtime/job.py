@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from ..db.database import Database
 from ..db.guests import async_guest, sync_guest
 from ..errors import InvalidPayload, JobSettled, LeaseLost, WrongConnection
 from ..model.job import ClaimedJob, Grant
-from ..model.outcome import Completed, Settlement
+from ..model.outcome import Completed, Outcome, Settlement
 from ..model.signals import Cancel
 from ..model.text import storable
 from ..store import owner
@@ -51,6 +52,7 @@ class Job:
         worker: str,
         encode: Callable[[object], str] = _plain_json,
         on_change: "Callable[[Job], None]" = lambda _: None,
+        rows: Rows | None = None,
     ) -> None:
         self._claimed = claimed
         self._database = database
@@ -62,7 +64,7 @@ class Job:
         self._completed = False
         self._beside = False  # it recorded steps or progress
         self._report: tuple[float, str] | None = None
-        self._rows = Rows(Recorders())
+        self._rows = rows or Rows(Recorders())
         self._keep: bool | None = None  # what its task says of completed jobs
         self._rest: Callable[[], AbstractAsyncContextManager[asyncio.Event]] = no_rest
 
@@ -152,6 +154,12 @@ class Job:
         attempt ends: `job.record("webhook_attempts", {"status": 200})`. A stale owner's rows are never written."""
         self._unsettled()
         self._rows.add(table, row)
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        """The outcome with all that the attempt left beside it. It leaves nothing from here on."""
+        if self._beside and isinstance(outcome, Completed):
+            outcome = replace(outcome, beside=True)
+        return self._rows.end(outcome)
 
     def _may_record(self, name: str) -> None:
         """Before the step runs: one that cannot be recorded would be repeated by every attempt."""

@@ -60,7 +60,7 @@ class LeaseEvents:
         elif running.is_driven and running.stop == "cancel":
             pass  # it hears of it, and ends by itself
         elif running.task is not None and running.is_async and not running.settling:
-            running.task.cancel()
+            running.cancel()
 
     def _start_over(self, fenced: str) -> None:
         if self._membership.id == fenced and not self._context.stopping.is_set():

@@ -196,8 +196,8 @@ class Lifecycle:
         )
         for running in rest:
             running.interrupt("release")
-            if running.is_async and running.task is not None:
-                running.task.cancel()
+            if running.is_async:
+                running.cancel()
         ending = [r.task for r in rest if (r.is_async or r.in_process) and r.task is not None]
         if ending:
             await asyncio.wait(ending, timeout=2.0)

@@ -27,6 +27,7 @@ class Slots:
         self.concurrency = concurrency
         self._prefetch = prefetch
         self._mean = 0.0
+        self._jobs_each = 1.0  # that a slot ends at a time: more than one where batches are called
         self._finished = 0
         self._finished_at = 0.0
         self.running = 0
@@ -50,9 +51,8 @@ class Slots:
             return 0
         if self._finished < self.concurrency:
             return self._prefetch
-        return max(
-            self._prefetch, min(self._MOST, int(self._AHEAD * self.concurrency / max(self._mean, 1e-6)))
-        )
+        quick = self._AHEAD * self.concurrency * self._jobs_each / max(self._mean, 1e-6)
+        return max(self._prefetch, min(self._MOST, int(quick)))
 
     @property
     def soon(self) -> int:
@@ -107,8 +107,11 @@ class Slots:
                 self.running += 1
                 turn.set_result(None)
 
-    def finished(self, began: float) -> None:
+    def finished(self, began: float, jobs: int = 1) -> None:
+        """A slot is free; `jobs`: how many have ended with it."""
         self.running -= 1
+        if jobs > 1 or self._jobs_each > 1:
+            self._jobs_each = max(1.0, self._jobs_each + 0.2 * (jobs - self._jobs_each))
         if self._coming_back:
             self._hand_over()
         self._finished += 1

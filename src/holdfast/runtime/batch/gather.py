@@ -46,6 +46,11 @@ class Batches:
         return len(self._due)
 
     @property
+    def waiting(self) -> int:
+        """Jobs of the batches that wait for a slot."""
+        return sum([len(group.members) for group in self._due]) if self._due else 0
+
+    @property
     def wish(self) -> int:
         """What the open batches lack, while claims bring nothing but jobs for them: others would wait here for a slot."""
         if not self._only_ours:

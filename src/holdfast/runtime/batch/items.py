@@ -6,8 +6,11 @@ from typing import Any, Generic, TypeVar, overload
 from ...model.duration import Duration
 from ...model.outcome import Completed, ErrorText, Outcome
 from ...model.shown import text_of
-from ...model.signals import Cancel, DeadLetter, Retry, Snooze
+from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
 from ...model.text import describe, storable
+from ..decide import decide
+from ..handler import Handler
+from ..inflight import Running
 from ..job import Job
 
 T = TypeVar("T")
@@ -19,55 +22,56 @@ class Item(Generic[T]):
     An item that nothing is said of completes when the call returns. What is said last counts, and nothing after the call.
     """
 
-    __slots__ = ("_decide", "_encode", "_fail", "_outcome", "job", "value")
+    __slots__ = ("_handler", "_make", "_outcome", "_running", "value")
 
     def __init__(
-        self,
-        value: T,
-        job: Job,
-        *,
-        encode: Callable[[object], str],
-        fail: Callable[[ErrorText], Outcome],
-        decide: Callable[[BaseException], Outcome],
+        self, value: T, running: Running, handler: Handler, make: Callable[[Running, Handler], Job]
     ) -> None:
         self.value = value
-        self.job = job
-        self._encode = encode
-        self._fail = fail
-        self._decide = decide
+        self._running = running
+        self._handler = handler
+        self._make = make
         self._outcome: Outcome | None = None
+
+    @property
+    def job(self) -> Job:
+        """The attempt: `item.job.id`, `item.job.attempt`, `item.job.check()`."""
+        job = self._running.job
+        return self._make(self._running, self._handler) if job is None else job
 
     def complete(self, result: object = None) -> None:
         """Done; `result` is what its JobHandle gives: `item.complete({"pages": 3})`."""
-        self._outcome = Completed(self._encode(result))
+        self._outcome = Completed(self._handler.encode(result))
 
     def fail(self, error: str | BaseException) -> None:
         """This attempt failed: `item.fail(error)` keeps the traceback. Retried as if the task had raised it."""
         if isinstance(error, BaseException):
-            self._outcome = self._fail(describe(error))
+            text = describe(error)
         else:
-            self._outcome = self._fail(
-                ErrorText("Failed", storable(text_of(error, "item.fail(error) has no text")))
-            )
+            text = ErrorText("Failed", storable(text_of(error, "item.fail(error) has no text")))
+        self._outcome = self._handler.failed(text, self._running.claimed.attempt)
 
     def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
         """As `raise Retry(reason, after=...)`, for this item: spends an attempt; `after` replaces the backoff."""
-        self._outcome = self._decide(Retry(reason, after=after))
+        self._signal(Retry(reason, after=after))
 
     def snooze(self, after: Duration) -> None:
         """As `raise Snooze(after)`, for this item: later, without spending an attempt."""
-        self._outcome = self._decide(Snooze(after))
+        self._signal(Snooze(after))
 
     def dead_letter(self, reason: str) -> None:
         """As `raise DeadLetter(reason)`, for this item: given up now."""
-        self._outcome = self._decide(DeadLetter(reason))
+        self._signal(DeadLetter(reason))
 
     def cancel(self, reason: str = "") -> None:
         """As `raise Cancel(reason)`, for this item."""
-        self._outcome = self._decide(Cancel(reason))
+        self._signal(Cancel(reason))
+
+    def _signal(self, signal: HandlerSignal) -> None:
+        self._outcome = decide(signal, self._running, self._handler)
 
     def __repr__(self) -> str:
-        return f"Item({self.job.id}, {self.value!r})"
+        return f"Item({self._running.claimed.id}, {self.value!r})"
 
 
 class Batch(Sequence[Item[T]]):

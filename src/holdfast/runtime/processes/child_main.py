@@ -266,7 +266,7 @@ class _Inside:
         handler = self._handlers.find(running.claimed.task, running.claimed.version)
         if handler is None or handler.gather is None:
             return await executor.execute(running)
-        call = Call([running], handler, executor.threads)
+        call = Call([running], handler, executor)
         outcome = await executor.execute(running, call.join)
         call.came(running)
         await call.over()
@@ -309,8 +309,8 @@ class _Inside:
     def _cancel(self) -> None:
         if (running := self._running) is not None:
             running.interrupt("cancel")
-            if running.is_async and running.task is not None:
-                running.task.cancel()
+            if running.is_async:
+                running.cancel()
 
     def _job_changed(self, job: Job) -> None:
         """Called in the handler's thread. That a job completes must be known outside before its row is gone."""
@@ -334,14 +334,19 @@ class _Limited:
     def __init__(self, handlers: Handlers, inside: _Inside) -> None:
         self._handlers = handlers
         self._inside = inside
+        self._wrapped: dict[tuple[str, int], Handler | None] = {}
 
     def known(self) -> list[tuple[str, int]]:
         return self._handlers.known()
 
     def find(self, task: str, version: int) -> Handler | None:
-        handler = self._handlers.find(task, version)
-        if handler is None:
-            return None
+        key = (task, version)
+        if key not in self._wrapped:
+            handler = self._handlers.find(task, version)
+            self._wrapped[key] = None if handler is None else self._wrap(handler)
+        return self._wrapped[key]
+
+    def _wrap(self, handler: Handler) -> Handler:
         func = handler.func
 
         def call(*injected: Any, **arguments: Any) -> Any:

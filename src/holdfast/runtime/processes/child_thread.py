@@ -18,9 +18,10 @@ from ...model.outcome import Cancelled, DeadLettered, ErrorText, Failed, Held, L
 from ..apart import Crashed
 from .assignment import Assignment, Launch, NotStarted
 from .frames import BadFrame, Frame, job_to_json, outcome_from_json
-from .memory import MB, exceeded, out_of_memory_kills, used_together
+from .memory import MB, exceeded, kills_so_far, out_of_memory_kills, used_together
 from .output import Output
 from .process import ChildProcess, ended_by
+from .wear import Wear
 
 START = 120.0  # to import the app and enter its lifespan
 SLOW = 10.0  # after this long a warning says that it still starts
@@ -67,7 +68,7 @@ class ChildThread:
         self._since = time.monotonic()  # when it began to start, to rest or to part
         self._tell_slow = True
         self._broken: NotStarted | None = None
-        self._jobs = 0
+        self._wear = Wear(launch.jobs)
         self._output = Output()
         self._kills = 0
         self._thread = threading.Thread(target=self._main, name="holdfast-process", daemon=True)
@@ -128,9 +129,12 @@ class ChildThread:
         """Wait for something to happen, take what the child says, and see whether it may go on."""
         child.wait(self._pause())
         try:
-            self._emit_output(child.read_output())
-            self._hear(child)
-            if child.hung_up or child.has_exited():
+            if child.prints:
+                self._emit_output(child.read_output())
+            if child.speaks:
+                self._hear(child)
+            if child.may_have_ended and (child.hung_up or child.has_exited()):
+                self._emit_output(child.read_output())
                 self._hear(child)  # its last words may have come in between
                 self._died(child)
             elif not self._is_over:
@@ -195,7 +199,7 @@ class ChildThread:
         if not job.is_sent:
             job.is_sent, job.begin_by = True, now + BEGIN
             self._output = Output()
-            self._kills = out_of_memory_kills()
+            self._kills = kills_so_far(now)
             child.send({"frame": "job", "job": job_to_json(job.running.claimed), **job.frame})
         elif job.begin_by is not None and now >= job.begin_by:
             self._finish(
@@ -277,11 +281,11 @@ class ChildThread:
     def _take_outcome(self, child: ChildProcess, job: Assignment, outcome: Outcome, frame: Frame) -> None:
         self._emit_output(child.read_output(), end=True)
         self.memory = int(frame["memory"])
-        self._jobs += 1
+        is_out = self._wear.is_out(self.memory)
         end = NotStarted(outcome.reason) if isinstance(outcome, Held) else self._with_output(outcome)
         self._job, self._output = None, Output()
         # A child that does not know the task has other code than its worker: nothing more for it.
-        if frame["spent"] or isinstance(outcome, Held) or self._jobs >= self._launch.jobs:
+        if frame["spent"] or isinstance(outcome, Held) or is_out:
             self._part(child)
         else:
             self._since = time.monotonic()

@@ -1,6 +1,7 @@
 """How much memory a process really uses, and the limit on it. Linux tells in /proc; elsewhere nothing is known of others."""
 
 import contextlib
+import math
 import re
 import resource
 from dataclasses import dataclass
@@ -56,6 +57,16 @@ def out_of_memory_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
+
+
+_looked = [(-math.inf, 0)]  # when, and what was found
+
+
+def kills_so_far(now: float) -> int:
+    """The same, as it was less than a second ago: for jobs that come quickly. It never is more than now."""
+    if now - _looked[0][0] >= 1.0:
+        _looked[0] = (now, out_of_memory_kills())
+    return _looked[0][1]
 
 
 def exceeded(limit: int, detail: str = "") -> str:

@@ -113,7 +113,8 @@ class Pool:
         }
         keeper = self._assign(Assignment(running, handler, frame, deliver))
         running.on_interrupt = keeper.wake
-        keeper.wake()  # it may have been interrupted in between
+        if running.stop is not None:  # it was interrupted in between
+            keeper.wake()
         try:
             return await done
         except asyncio.CancelledError:

@@ -48,6 +48,8 @@ class ChildProcess:
         if self._pidfd is not None:
             self._selector.register(self._pidfd, selectors.EVENT_READ)
         self._outgoing = bytearray()
+        self._wanted = selectors.EVENT_READ  # of the socket
+        self._ready: frozenset[object] = frozenset()  # what the last wait() found
         self._unpacker = Unpacker()
         self.hung_up = False  # it closed its end of the socket
         self._is_killed = False
@@ -60,10 +62,26 @@ class ChildProcess:
         """Until it says or prints something, ends, or `wake` is called."""
         if self._pidfd is None:
             seconds = 0.5 if seconds is None else min(seconds, 0.5)
-        self._selector.select(seconds)
-        with contextlib.suppress(BlockingIOError):
-            self._bell.recv(4096)
-        self._write()
+        self._ready = frozenset(key.fileobj for key, _ in self._selector.select(seconds))
+        if self._bell in self._ready:
+            with contextlib.suppress(BlockingIOError):
+                self._bell.recv(4096)
+        if self._outgoing:
+            self._write()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the last wait() ended because it said something, or closed its socket."""
+        return self._link in self._ready
+
+    @property
+    def prints(self) -> bool:
+        return self._printed in self._ready
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Where the kernel tells of an end, only when it did."""
+        return self.hung_up or self._pidfd is None or self._pidfd in self._ready
 
     def wake(self) -> None:
         """From any thread, as long as it is not closed."""
@@ -84,8 +102,9 @@ class ChildProcess:
         except OSError:
             self._outgoing.clear()
             self.hung_up = True
-        if not self.hung_up:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        if wanted != self._wanted and not self.hung_up:
+            self._wanted = wanted
             self._selector.modify(self._link, wanted)
 
     def receive(self) -> Iterator[Frame]:
