@@ -20,21 +20,27 @@ DEAF = replace(QUICK, poll=3600.0, notify=False)  # it hears of nothing, and doe
 @asynccontextmanager
 async def deaf(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, queues: tuple[str, ...] = ()
-) -> AsyncIterator[None]:
-    """A worker whose first pause outlasts the test."""
-    looks: list[float] = []
+) -> AsyncIterator[Callable[[], bool]]:
+    """A worker whose first pause outlasts the test. Yields whether it is in such a pause."""
+    pauses: list[float] = []
     monkeypatch.setattr(sleep, "FIRST_PAUSE", 3600.0)
     wait = sleep.Pause.wait
 
     async def waiting(self: sleep.Pause, seconds: float) -> bool:
-        looks.append(seconds)
-        return await wait(self, seconds)
+        pauses.append(seconds)
+        try:
+            return await wait(self, seconds)
+        finally:
+            pauses.remove(seconds)
+
+    def is_pausing() -> bool:
+        return max(pauses, default=0.0) > 1000
 
     monkeypatch.setattr(sleep.Pause, "wait", waiting)
     worker = asyncio.create_task(kit.app.run_worker(concurrency=4, queues=queues))
     try:
-        await await_until(lambda: bool(looks) and looks[-1] > 1000, "it pauses for an hour")
-        yield
+        await await_until(is_pausing, "it pauses for an hour")
+        yield is_pausing
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
@@ -100,10 +106,11 @@ async def test_a_busy_worker_is_not_woken_for_each_job(
         await gate.wait()
 
     kit = holdfast_kit(app, DEAF)
-    async with deaf(kit, monkeypatch):
+    async with deaf(kit, monkeypatch) as is_pausing:
         for n in range(3):
             await wait.aenqueue(n)
             await await_until(lambda wanted=n + 1: len(started) == wanted, "it runs")  # type: ignore[misc]
+        await await_until(is_pausing, "it has seen that there is no more")
         await wait.aenqueue(3)  # one slot of four is free
         calls: list[None] = []
         asyncio.get_running_loop().call_later(0.1, calls.append, None)

@@ -1,12 +1,13 @@
 """The test kit that users get: a database per test, a worker in process, a clock to move."""
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from tests.conftest import QUICK
+from tests.conftest import QUICK, wait_until
 
 from holdfast import Holdfast, Task
 from holdfast.testing import Kit, TestServer
@@ -50,6 +51,43 @@ def test_a_kit_gives_the_app_back_as_it_was(holdfast_url: str) -> None:
     kit.close()
     assert app.database is before
     assert app.database.url == "postgresql://production.invalid/shop"
+
+
+def test_questions_are_asked_in_one_session_that_is_left_as_it_was(kit: Kit) -> None:
+    """A new session for each would read the catalog anew each time, and a test that waits asks often."""
+    who = "SELECT pg_backend_pid() AS pid"
+    first = kit.sql(who)
+    kit.sql("SET search_path = nowhere")
+    kit.sql("SELECT pg_advisory_lock(1)")
+    kit.sql("CREATE TEMP TABLE mine ()")
+    assert kit.sql(who) == first
+    left = """SELECT current_setting('search_path') AS path, to_regclass('pg_temp.mine') AS mine,
+                     (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks"""
+    assert kit.sql(left) == [{"path": '"$user", public', "mine": None, "locks": 0}]
+    kit.clock.advance(3600)
+    assert kit.sql("SELECT holdfast.now() > now() + interval '59 min' AS later") == [{"later": True}]
+
+
+def test_a_question_after_a_lost_session_or_a_mistake_has_a_new_one(kit: Kit) -> None:
+    (first,) = kit.sql("SELECT pg_backend_pid() AS pid")
+    with psycopg.connect(kit.url) as conn:
+        conn.execute("SELECT pg_terminate_backend(%s, 100000)", [first["pid"]])
+    (second,) = kit.sql("SELECT pg_backend_pid() AS pid")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        kit.sql("SELECT 1/0")
+    (third,) = kit.sql("SELECT pg_backend_pid() AS pid")
+    assert len({first["pid"], second["pid"], third["pid"]}) == 3
+
+
+def test_a_question_that_waits_holds_up_no_other(kit: Kit) -> None:
+    kit.sql("CREATE TABLE gate ()")
+    with psycopg.connect(kit.url) as conn, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        conn.execute("LOCK gate")
+        waits = thread.submit(kit.sql, "SELECT FROM gate")
+        blocked = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'gate'::regclass"
+        wait_until(lambda: kit.sql(blocked), "it waits")
+        conn.commit()
+        assert waits.result(100) == []
 
 
 def test_run_worker_runs_what_is_due_and_returns(kit: Kit, send: Send) -> None:

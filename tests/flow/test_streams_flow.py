@@ -1,6 +1,7 @@
 """Ordered queues in a worker: the jobs of a key one after the other, whatever becomes of each."""
 
 import asyncio
+import math
 import threading
 import time
 from collections import defaultdict
@@ -509,18 +510,26 @@ def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, 
     assert log.together == []
 
 
+SILENT = "UPDATE holdfast.workers SET last_seen_at = last_seen_at - interval '1 day' WHERE status <> 'gone'"
+
+
 async def test_a_job_whose_lease_may_be_over_does_not_start(
     app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that nobody heard of for long, as after it stood still, first asks whose the job is."""
     app.queue("skip", ordering="key")
     go = asyncio.Event()
-    silent = threading.Event()
+    silent, stood = threading.Event(), threading.Event()
     started: list[tuple[str, int]] = []
     tick = Renewal.tick
 
     async def heard(self: Renewal) -> float:
-        return 0.05 if silent.is_set() else await tick(self)
+        if not silent.is_set():
+            return await tick(self)
+        for running in self._inflight.select():
+            running.renewed_at = -math.inf
+        stood.set()
+        return 0.05
 
     monkeypatch.setattr(Renewal, "tick", heard)
 
@@ -530,7 +539,9 @@ async def test_a_job_whose_lease_may_be_over_does_not_start(
         if key == "a":
             await go.wait()
 
-    kit = holdfast_kit(app, QUICK)
+    kit = holdfast_kit(
+        app, replace(QUICK, lease=300.0, dead_after=100.0)
+    )  # nobody is fenced by a slow machine
     (first,) = put(app, step, 1)
     (second,) = put(app, step, 1, "b", priority=-1)
     async with working(kit, concurrency=1):
@@ -539,8 +550,14 @@ async def test_a_job_whose_lease_may_be_over_does_not_start(
         )
         silent.set()
         gone = "SELECT id FROM holdfast.workers WHERE status = 'gone'"
-        await await_until(lambda: kit.sql(gone), "the worker is fenced")
+
+        def is_fenced() -> bool:
+            kit.sql(SILENT)  # again, where a tick was still on its way
+            return bool(kit.sql(gone))
+
+        await await_until(is_fenced, "the worker is fenced")
         await await_until(lambda: kit.job(second)["status"] == "pending", "its jobs were taken back")
+        await await_until(stood.is_set, "it knows that nobody heard of it")
         go.set()
         await asyncio.sleep(0.3)  # time enough to start it wrongly
         assert started == [("a", 1)]

@@ -469,14 +469,12 @@ class Harness:
         b: Operation,
         *,
         drain: Callable[[psycopg.Connection[Any]], None] | None = None,
-        most: int | None = None,
+        fold: bool = True,
         stop_at_first: bool = False,
     ) -> Tally:
-        """All orders of the pair. With more than `most` steps, BEGIN is no step of its own."""
+        """All orders of the pair. With `fold`, and always where statements are cut, BEGIN is no step of its own."""
         tally = Tally()
-        self.fold = self.cut
-        if most is not None and not self.cut:
-            self.fold = len(self.play(state, (a.script(), b.script()), ()).choices) > most
+        self.fold = self.cut or fold
         for schedule in self.explore(state, a, b):
             tally.schedules += 1
             tally.blocked += schedule.blocked > 0
@@ -508,7 +506,7 @@ class Harness:
         """Whatever was left live can be brought to its end by a sweep and a claim. Once per kind of leftover."""
         if not final.work and not final.claims:
             return []
-        left = _shape(final)
+        left = shape_of(final)
         if left in self._drained and not self.mutants:
             return []
         tally.drained += 1
@@ -524,7 +522,7 @@ class Harness:
         return []
 
 
-def _shape(final: Final) -> str:
+def shape_of(final: Final) -> str:
     """What is left, with tokens made anonymous: equal shapes need no second drain."""
     text = repr((sorted(final.work), sorted(final.claims, key=repr), sorted(final.workers), final.archive))
     seen: dict[str, str] = {}

@@ -26,9 +26,9 @@ from ..shapes.events.service import services
 from ..store.queues import create_queue
 from ..tasks.convert import converter
 from ..tasks.task import Task
+from .asking import Asking, Row, set_clock
 from .workflows import WorkflowKit
 
-Row = dict[str, Any]
 _ALL = 1_000_000  # events
 _PATIENCE = 60.0  # seconds until projections must have read all
 
@@ -41,6 +41,7 @@ class Kit:
         self.url = url
         self.clock = Clock()
         self.workflows = WorkflowKit(self)
+        self._asking = Asking(url)
         self._before = app._opened
         app._opened = self.database = app._new_database(url, settings or Settings(), self.clock)
         app._writer.forget()
@@ -73,15 +74,12 @@ class Kit:
     def connect(self, **options: Any) -> Iterator[psycopg.Connection[Row]]:
         """A connection of your own to the test database, on the kit's clock."""
         with psycopg.Connection[Row].connect(self.url, row_factory=dict_row, **options) as conn:
-            conn.execute(
-                "SELECT set_config('holdfast.clock_offset', %s, false)", [f"{self.clock.offset} seconds"]
-            )
-            conn.commit()
+            set_clock(conn, self.clock)
             yield conn
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Row]:
-        """Run a statement and commit; its rows as dicts."""
-        with self.connect() as conn:
+        """Run a statement and commit; its rows as dicts. Nothing of the session stays for the next."""
+        with self._asking.lend(self.clock) as conn:
             cursor = conn.execute(query.encode(), params)
             return cursor.fetchall() if cursor.description is not None else []
 
@@ -183,6 +181,7 @@ class Kit:
             )
 
     def close(self) -> None:
+        self._asking.close()
         self.database.close()
         self.app._opened = self._before
         self.app._writer.forget()

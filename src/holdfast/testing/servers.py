@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import select
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ class TestServer:
         self._server: EmbeddedServer | None = None
         if not self._given:
             self._server = EmbeddedServer.acquire(path, EmbeddedOptions(durable=False, binaries=binaries))
+        self._session: psycopg.Connection[Any] | None = None
         self._template: str | None = None
         self._suffix = uuid.uuid4().hex[:8]
 
@@ -40,9 +43,12 @@ class TestServer:
         return make_conninfo(**{**info, "dbname": database})  # type: ignore[arg-type]
 
     @contextlib.contextmanager
-    def _admin(self) -> Any:
-        with psycopg.connect(self.url("postgres"), autocommit=True) as conn:
-            yield conn
+    def _admin(self) -> Iterator[psycopg.Connection[Any]]:
+        """A session that is kept: each test asks twice. One that the server has ended has something to read."""
+        kept = self._session
+        if kept is None or kept.closed or select.select([kept.fileno()], [], [], 0)[0]:
+            self._session = kept = psycopg.connect(self.url("postgres"), autocommit=True)
+        yield kept
 
     def template(self) -> str:
         """A migrated database to clone; made once."""
@@ -81,6 +87,8 @@ class TestServer:
     def close(self) -> None:
         if self._template is not None:
             self.drop(self._template)
+        if self._session is not None:
+            self._session.close()
         if self._server is not None:
             self._server.release()
             with contextlib.suppress(EmbeddedError, ConfigurationError):  # others of this run still use it
