@@ -66,6 +66,29 @@ def test_an_address_finds_its_transport_by_its_scheme() -> None:
     assert {url: type(from_url(url)).__name__ for url in kinds} == kinds
 
 
+def test_a_package_of_somebody_else_adds_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "carrier-1.0.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
+    (known / "entry_points.txt").write_text(
+        "[holdfast.transports]\npigeon = carrier:make\nstone = carrier:stone\n"
+    )
+    (tmp_path / "carrier.py").write_text(
+        "from holdfast.contrib.redis import redis_streams\n"
+        "def make(url, options):\n"
+        "    made = redis_streams('redis://x')\n"
+        "    made.asked_for = (url, options)\n"
+        "    return made\n"
+        "def stone(url, options):\n"
+        "    return url\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made: Any = from_url("pigeon://roof:7?speed=high")
+    assert made.asked_for == ("pigeon://roof:7", {"speed": "high"})
+    with pytest.raises(ConfigurationError, match="carrier:stone did not make a transport of stone://hand"):
+        from_url("stone://user:secret@hand")
+
+
 @pytest.mark.parametrize(
     ("url", "why"),
     [
