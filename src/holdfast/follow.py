@@ -120,8 +120,8 @@ class Cursor(Protocol):
 
     def event(self, row: LogRow) -> "Event[Any]": ...
 
-    def cloudevent(self, row: LogRow) -> str:
-        """The event in the JSON form of CloudEvents: the same text every time."""
+    def cloudevent(self, row: LogRow, event_id: str) -> str:
+        """The event in the JSON form of CloudEvents: the same text every time. `event_id`: its id as text."""
         ...
 
 

@@ -24,9 +24,9 @@ async def test_a_post_becomes_a_job_that_a_worker_runs(app: Holdfast, akit: Kit)
 
     body = body_of(order_id=7)
     reply = await post(paid.asgi, [*standard(body), ("Authorization", "Bearer s3cret")], body)
-    assert (reply.status, reply.text) == (202, "accepted")
+    assert (reply.status, reply.text) == (202, "")
     again = await post(paid.asgi, standard(body), body)
-    assert (again.status, again.text) == (200, "known")
+    assert (again.status, again.text) == (200, "")
     (job,) = akit.jobs("paid")
     assert job["status"] == "pending"
     await akit.arun_worker()

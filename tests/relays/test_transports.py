@@ -66,6 +66,29 @@ def test_an_address_finds_its_transport_by_its_scheme() -> None:
     assert {url: type(from_url(url)).__name__ for url in kinds} == kinds
 
 
+def test_a_package_of_somebody_else_adds_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "carrier-1.0.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
+    (known / "entry_points.txt").write_text(
+        "[holdfast.transports]\npigeon = carrier:make\nstone = carrier:stone\n"
+    )
+    (tmp_path / "carrier.py").write_text(
+        "from holdfast.contrib.redis import redis_streams\n"
+        "def make(url, options):\n"
+        "    made = redis_streams('redis://x')\n"
+        "    made.asked_for = (url, options)\n"
+        "    return made\n"
+        "def stone(url, options):\n"
+        "    return url\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made: Any = from_url("pigeon://roof:7?speed=high")
+    assert made.asked_for == ("pigeon://roof:7", {"speed": "high"})
+    with pytest.raises(ConfigurationError, match="carrier:stone did not make a transport of stone://hand"):
+        from_url("stone://user:secret@hand")
+
+
 @pytest.mark.parametrize(
     ("url", "why"),
     [
@@ -230,6 +253,28 @@ async def test_positions_are_ids_in_redis_and_nothing_is_stored_twice(redis_brok
     ]
     (wrong,) = await send(transport, message(f"{stream}:text", 1))
     assert wrong == Refused("unroutable", f"{stream}:text is no stream")
+
+
+async def test_entries_of_a_batch_are_cut_where_each_ends_in_redis(redis_broker: Server) -> None:
+    """A batch is one text and the lengths of its parts, in bytes: also of what has more bytes than characters."""
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    sent = [
+        replace(message(stream, 1, "köln ☃"), body='{"data":"ünï\\u0000 😀"}'.encode()),
+        replace(message(stream, 2), key=None, headers={}, body=b""),
+        replace(message(stream, 3, ""), headers={"traceparent": "00-1", "x": ""}, body=bytes(range(256))),
+        replace(message(stream, 4), body=b"x" * 300_000),
+    ]
+    assert await send(redis_streams(url, maxlen=100), sent[0], *sent) == [
+        Confirmed(), Confirmed(duplicate=True), Confirmed(), Confirmed(), Confirmed()
+    ]  # fmt: skip
+    async with redis.asyncio.Redis.from_url(url) as client:
+        entries: Any = await client.xrange(stream)
+    for (place, fields), one in zip(entries, sent, strict=True):
+        whole = {"id": one.id, "type": "t", "position": str(one.position), "content-type": one.content_type}
+        whole |= {} if one.key is None else {"key": one.key}
+        whole |= {f"header-{name}": value for name, value in one.headers.items()}
+        wanted = {name.encode(): value.encode() for name, value in whole.items()}
+        assert (place, fields) == (b"%d-0" % one.position, wanted | {b"body": one.body})
 
 
 # Another Holdfast database --------------------------------------------------------------------------------------------

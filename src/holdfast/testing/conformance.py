@@ -216,18 +216,31 @@ async def _repeats(server: Broker, transport: Transport) -> None:
 
 
 async def _killed(server: Broker, transport: Transport) -> None:
+    """Once while a batch is on its way, and once between two."""
     to = await server.destination("killed")
-    messages = [_message(to, n, f"k{n % 5}") for n in range(1, 61)]
+    keys = [f"k{n % 5}" for n in range(60)] + [f"one{n}" for n in range(_fewer(server, 200))]
+    messages = [_message(to, n, key) for n, key in enumerate(keys, 1)]
     sender = Sender(transport)
+    await sender.once([])
+    cutting: list[asyncio.Task[None]] = []
+
+    async def cut() -> None:
+        await asyncio.sleep(0.001)
+        await server.kill()
+        await server.start()
 
     async def between(n: int) -> None:
-        if n in (2, 5):
+        if n == 0:
+            cutting.append(asyncio.create_task(cut()))
+        if n == 5:
+            await asyncio.gather(*cutting)
             await server.kill()
             outcomes = await sender.once([messages[0]])
             assert not isinstance(outcomes[0], Confirmed | Refused), "nobody is there"
             await server.start()
 
     await sender.send(messages, between=between)
+    await asyncio.gather(*cutting)
     _check_order(await server.read(to), messages)
 
 

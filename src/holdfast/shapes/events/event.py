@@ -165,8 +165,9 @@ def job_payload(row: EventRow, parameter: str, era: int, *, replay: bool = False
     return f"{{{text_of(parameter)}:{whole}}}"
 
 
-def cloudevent_text(row: EventRow) -> str:
-    """What `Event.cloudevent()` has, as text that is put together from the texts of the log: the same every time."""
+def cloudevent_text(row: EventRow, event_id: str | None = None) -> str:
+    """What `Event.cloudevent()` has, as text that is put together from the texts of the log: the same every time.
+    `event_id`: its id as text, for whoever has made one."""
     source, extra = '"holdfast"', ""
     if row.headers:
         headers: dict[str, str] = json.loads(row.headers)
@@ -179,7 +180,7 @@ def cloudevent_text(row: EventRow) -> str:
     subject = "" if row.key is None else f',"subject":{text_of(row.key)}'
     time = row.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return (
-        f'{{"specversion":"1.0","id":"{row.id}","source":{source},"type":"{row.type}",'
+        f'{{"specversion":"1.0","id":"{event_id or row.id}","source":{source},"type":"{row.type}",'
         f'"time":"{time}","datacontenttype":"application/json","dataschema":"urn:holdfast:{row.type}:{row.version}"'
         f'{subject}{extra},"data":{row.data or "null"}}}'
     )

@@ -217,8 +217,8 @@ class FollowedLog:
     def event(self, row: LogRow) -> Event[Any]:
         return event_of(row, self.owned.era)
 
-    def cloudevent(self, row: LogRow) -> str:
-        return cloudevent_of(row)
+    def cloudevent(self, row: LogRow, event_id: str) -> str:
+        return cloudevent_text(cast(EventRow, row), event_id)
 
 
 def event_of(row: LogRow, era: int) -> Event[Any]:

@@ -178,7 +178,7 @@ class Reader(Service):
                     f"received.{one.outcome}",
                     level=logging.WARNING,
                     source=self._what.source,
-                    job_id=str(one.job_id),
+                    job_id=one.job_id,
                 )
 
     def _made(self, message: InMessage) -> NewMessage:

@@ -1,8 +1,9 @@
 """Receiver: what `@app.receive(...)` makes. It takes messages over HTTP, or from any framework's view."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
 
 from ... import failpoints, telemetry
 from ...db.database import Database
@@ -25,6 +26,9 @@ T = TypeVar("T")
 RETRY_AFTER = "5"
 _STATUS = {"new": 202, "parked": 202, "repeat": 200, "differs": 200}
 _TEXT = {"new": "accepted", "parked": "accepted, and set aside", "repeat": "known"}
+# Over HTTP the status says it: servers send a text as a packet of its own.
+_WORDLESS = {"new": Receipt(202, "new"), "repeat": Receipt(200, "repeat")}
+_NONE: Mapping[str, Receipt] = {}
 
 
 class Receiver(Generic[T]):
@@ -38,6 +42,7 @@ class Receiver(Generic[T]):
         self._intake = intake
         self._verifier = verifier
         self._patience = patience
+        self._larger = intake.too_large().text
         self._gatherer = Gatherer(self._write)
 
     @property
@@ -88,9 +93,6 @@ class Receiver(Generic[T]):
             return taken
         if guest is not None:
             return self._receipt((await guest.arun(store.receive_many(self._intake.target, [taken])))[0])
-        return await self._gathered(taken)
-
-    async def _gathered(self, taken: NewMessage) -> Receipt:
         try:
             return self._receipt(await self._gatherer.put(taken, self._patience))
         except DatabaseError as error:
@@ -119,20 +121,24 @@ class Receiver(Generic[T]):
         failpoints.point("received.committed")
         return written
 
-    def _receipt(self, written: Written) -> Receipt:
+    def _receipt(self, written: Written, usual: Mapping[str, Receipt] = _NONE) -> Receipt:
+        """`usual`: for outcomes whose job nobody asks for."""
         outcome = written.outcome
+        if (found := usual.get(outcome)) is not None:
+            counted(self.source, outcome)
+            return found
         if outcome == "queue":
             raise unknown_queue(self._intake.target.queue, [])
         if outcome in ("differs", "parked"):
             telemetry.emit(
-                f"received.{outcome}", level=logging.WARNING, source=self.source, job_id=str(written.job_id)
+                f"received.{outcome}", level=logging.WARNING, source=self.source, job_id=written.job_id
             )
         counted(self.source, outcome)
-        status = _STATUS[outcome]
+        status, job_id = _STATUS[outcome], None if written.job_id is None else UUID(written.job_id)
         if outcome == "differs":
-            return Receipt(status, "conflict", written.job_id, "known by this id, with another body")
+            return Receipt(status, "conflict", job_id, "known by this id, with another body")
         kept: Any = outcome
-        return Receipt(status, kept, written.job_id, _TEXT[outcome])
+        return Receipt(status, kept, job_id, _TEXT[outcome])
 
     def _away(self, error: Exception) -> Receipt:
         counted(self.source, "unavailable")
@@ -153,7 +159,7 @@ class Receiver(Generic[T]):
             receipt = await self._reply(scope, receive)
         except asgi.ClientGone:
             return
-        headers = {"content-type": "text/plain; charset=utf-8", **receipt.headers}
+        headers = {"content-type": "text/plain; charset=utf-8", **receipt.headers} if receipt.text else {}
         await asgi.respond(scope, send, receipt.status, receipt.text.encode(), headers)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Receipt:
@@ -163,13 +169,14 @@ class Receiver(Generic[T]):
         if (wrong := self._intake.wrong_type(headers, self._verifier)) is not None:
             return wrong
         try:
-            body = await asgi.read_body(
-                headers, receive, self._intake.max_bytes, self._intake.too_large().text
-            )
+            body = await asgi.read_body(headers, receive, self._intake.max_bytes, self._larger)
         except asgi.BadBody as error:
             return refused(error.status, str(error))
         try:
             taken = self._taken(headers, body)
-            return taken if isinstance(taken, Receipt) else await self._gathered(taken)
+            if isinstance(taken, Receipt):
+                return taken
+            written = await self._gatherer.put(taken, self._patience)
+            return self._receipt(written, _WORDLESS)
         except Exception as error:  # noqa: BLE001 no such queue, or a fault of ours: the sender is to try again
             return self._away(error)

@@ -34,7 +34,7 @@ class NewMessage(NamedTuple):
 
 class Written(NamedTuple):
     outcome: str  # 'new', 'parked', 'repeat', 'differs', or 'queue': there is no such queue
-    job_id: UUID | None
+    job_id: str | None
 
 
 class Received(NamedTuple):
@@ -70,8 +70,7 @@ def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[li
     def decode(rows: Sequence[Row]) -> list[Written]:
         texts = rows[0][0]
         n = len(messages)
-        jobs = [None if job is None else UUID(job) for job in texts[n:]]
-        return [Written(outcome, job) for outcome, job in zip(texts[:n], jobs, strict=True)]
+        return list(map(Written, texts[:n], texts[n:]))
 
     return named("receive_many", params, decode)
 

@@ -87,12 +87,12 @@ class Maker:
                 row = self._sent(row)
             except OtherVersion as error:
                 raise Unsendable(Refused("malformed", str(error))) from error
-        body = self._cursor.cloudevent(row).encode()
+        event_id = str(row.id)
+        body = self._cursor.cloudevent(row, event_id).encode()
         if len(body) > self._most:
             raise Unsendable(Refused("too_large", f"{len(body)} bytes, and {self._most} may be sent"))
         if self._key_bytes is not None and row.key is not None and len(row.key.encode()) > self._key_bytes:
             raise Unsendable(Refused("malformed", f"its key has more than {self._key_bytes} bytes"))
-        event_id = str(row.id)
         return OutMessage(
             event_id,
             row.position,
