@@ -57,7 +57,6 @@ class Core(Records):
         one that looks whether code and history go together stops there."""
         super().__init__(journal, Replay(history.rows), rules.max_history, writes=behind == "call")
         self.history = history
-        self.run_text = str(history.run_id)
         self.rules = rules
         self.fence = fence
         self._behind = behind
@@ -95,7 +94,7 @@ class Core(Records):
         if self.stopped is not None:
             raise self.stopped
         scope = current.get()
-        if scope is None or scope.core is not self or scope.task is not asyncio.current_task():
+        if scope is None or scope.core is not self or scope.task is not asyncio.current_task(self.loop):
             raise UnscopedTask(
                 f"wf.{call}() was called from an asyncio task that is not the workflow's own, or inside a step. Use "
                 "wf.gather(), wf.first() or wf.branch() instead of asyncio.gather() and create_task(), and call wf in the "
@@ -126,7 +125,7 @@ class Core(Records):
 
     def goes_on_alone(self) -> bool:
         """Whether this is the workflow's own function, in the event loop, and no branch beside it."""
-        return self.defers and asyncio.current_task() is self.root
+        return self.defers and asyncio.current_task(self.loop) is self.root
 
     def busy(self, count: int = 1) -> None:
         self.runnable += count

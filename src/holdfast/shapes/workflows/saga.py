@@ -66,7 +66,8 @@ class Saga:
                         run_id=str(core.history.run_id),
                         key=place.key,
                     )
-                return result.encode(await call(push.fn, push.args, push.kwargs, attempts.info(number)))
+                info = (attempts.info, number)
+                return result.encode(await call(push.fn, push.args, push.kwargs, info, result.is_async))
 
             if core.behind:
                 await core.flush()
