@@ -49,6 +49,7 @@ class Store:
     calls: dict[str, NewJobs] = field(default_factory=dict)
     children: dict[str, NewChild] = field(default_factory=dict)
     lost: bool = False
+    states: list[str] = field(default_factory=list)  # what it said of compensating
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
@@ -200,6 +201,10 @@ class MemoryJournal:
             return run(tx)
 
         return await self.transact(body, row)
+
+    async def compensates(self, yes: bool) -> None:
+        await asyncio.sleep(0)
+        self.store.states.append("compensating" if yes else "open")
 
     async def start(self, child: NewChild, row: Record) -> Stored:
         self._write()

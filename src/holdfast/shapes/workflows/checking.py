@@ -92,7 +92,7 @@ class Past:
         raise Evicted
 
     record = decide = receive = changed = suspend = transact = transact_blocking = _end
-    start = call = continue_as_new = _end
+    start = call = continue_as_new = compensates = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:

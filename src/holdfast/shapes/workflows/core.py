@@ -66,6 +66,7 @@ class Core(Records):
         self.leave: Callable[[], None] | None = None  # called with it
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
         self.cancel_raised = False
+        self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
 
@@ -165,6 +166,15 @@ class Core(Records):
     def may_cancel(self, scope: Scope) -> bool:
         """Whether a cancel would be raised at a call that begins now."""
         return scope.cancellable and not self.cancel_raised
+
+    async def compensates(self, yes: bool) -> None:
+        """Say so, if that is new."""
+        if self._behind == "call" and self._compensating != yes:
+            self._compensating = yes
+            try:
+                await self.journal.compensates(yes)
+            except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+                self.lost(error)
 
     async def while_paused(self, key: str) -> None:
         """A pause keeps a call back that is not made yet. What is under way ends, and then the run is put away. Looked at

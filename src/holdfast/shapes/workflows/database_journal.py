@@ -257,6 +257,9 @@ class DatabaseJournal:
             raise Evicted(f"run {self._grant.id_text} is no longer ours")
         return found
 
+    async def compensates(self, yes: bool) -> None:
+        await self._recorder.run(lambda: store.compensates(self._grant, yes))
+
     async def start(self, child: NewChild, row: Record) -> Stored:
         while True:
             answer = await self._between("child", lambda: store.child(self._grant, child, row))

@@ -200,6 +200,10 @@ class Journal(Protocol):
         """The same for a plain function, which is called in a thread."""
         ...
 
+    async def compensates(self, yes: bool) -> None:
+        """The run undoes what it did, or goes on after that. For those who look at it; nothing depends on it."""
+        ...
+
     async def start(self, child: NewChild, row: Record) -> Stored:
         """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
         ...

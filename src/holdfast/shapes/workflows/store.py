@@ -10,7 +10,7 @@ from ...model.job import Owned
 from ...model.outcome import ErrorText
 from ...sql import query_in
 from ...store.arrays import int_array, text_array, uuid_array
-from ...store.statement import Row, Statement, named
+from ...store.statement import Row, Statement, named, nothing
 from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
 from .outgoing import NewEvent, event_json
 from .rows import columns, row_json, rows_json, texts, values
@@ -276,6 +276,13 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)
+
+
+def compensates(grant: Owned, yes: bool) -> Statement[None]:
+    """What the run is doing, for those who look at it."""
+    states = ("compensating", "open") if yes else ("open", "compensating")
+    params = (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text), *states)
+    return named("workflow_compensates", params, nothing)
 
 
 def reopen(run: UUID) -> Statement[bool]:

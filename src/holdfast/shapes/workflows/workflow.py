@@ -191,7 +191,7 @@ class Workflow(Steps):
 
     async def compensate(self) -> None:
         """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
-        await self._saga.compensate(self._core.scope("compensate"))
+        await self._saga.compensate(self._core.scope("compensate"), goes_on=True)
 
     # Deterministic helpers
 
