@@ -1,7 +1,6 @@
 """A journal in memory, for what the code of a run does with any journal: the model of the storage, without a database."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +49,7 @@ class Store:
     calls: dict[str, NewJobs] = field(default_factory=dict)
     children: dict[str, NewChild] = field(default_factory=dict)
     lost: bool = False
+    states: list[str] = field(default_factory=list)  # what it said of compensating
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
@@ -126,7 +126,7 @@ class MemoryJournal:
             at = made.at
             for n, old in enumerate(self.store.rows):
                 if any(old.record is row for row in rows):
-                    self.store.rows[n] = dataclasses.replace(old, at=old.record.ended or at)
+                    self.store.rows[n] = old._replace(at=old.record.ended or at)
         self.store.shown = state if state is not None else self.store.shown
         self._wrote()
         return at
@@ -153,17 +153,15 @@ class MemoryJournal:
         s = self.store
         row = Record(wait.key, "sleep", "done", wait.ordinal)
         if wait.kind == "signal":
-            row = dataclasses.replace(row, kind="signal")
+            row = row._replace(kind="signal")
             for n, (name, value) in enumerate(s.signals):
                 if name == wait.name:
                     del s.signals[n]
-                    return dataclasses.replace(
-                        row, result=json.dumps({"value": value, "sent_at": None, "key": None})
-                    )
+                    return row._replace(result=json.dumps({"value": value, "sent_at": None, "key": None}))
         if self.cancelled.is_set() and wait.cancellable:
-            return dataclasses.replace(row, outcome="cancelled")
+            return row._replace(outcome="cancelled")
         if wait.until is not None and wait.until <= s.clock:
-            return row if wait.kind == "sleep" else dataclasses.replace(row, outcome="timed_out")
+            return row if wait.kind == "sleep" else row._replace(outcome="timed_out")
         return None
 
     async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
@@ -203,6 +201,10 @@ class MemoryJournal:
             return run(tx)
 
         return await self.transact(body, row)
+
+    async def compensates(self, yes: bool) -> None:
+        await asyncio.sleep(0)
+        self.store.states.append("compensating" if yes else "open")
 
     async def start(self, child: NewChild, row: Record) -> Stored:
         self._write()

@@ -21,6 +21,8 @@ from holdfast import (
     telemetry,
 )
 from holdfast.shapes.workflows.recorder import recorder_of
+from holdfast.shapes.workflows.runs import RunFilter
+from holdfast.shapes.workflows.verbs import WorkflowVerbs
 from holdfast.testing import Kit
 
 STOP = Signal("stop", str)
@@ -181,6 +183,56 @@ async def test_a_cancel_while_it_compensates_has_no_effect_and_says_so(app: Any,
     assert raised.value.state == "failed"
     assert ran == ["done", "undone two", "undone one"]
     assert not await run.acancel("too late")
+
+
+async def test_a_run_that_compensates_says_so_until_it_ends_or_goes_on(app: Any, akit: Kit) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    verbs = WorkflowVerbs(akit.database, "ann")
+
+    async def undo() -> None:
+        begun.set()
+        await go_on.wait()
+        if not ran:
+            ran.append("first try")
+            raise OSError("not yet")
+
+    @app.workflow(sticky=0.05)  # type: ignore[untyped-decorator,unused-ignore]
+    async def changes_its_mind(wf: Workflow) -> str:
+        wf.on_failure(undo)
+        await wf.step(say_nothing)
+        await wf.compensate()
+        return await wf.signal(STOP)
+
+    @app.workflow()  # type: ignore[untyped-decorator,unused-ignore]
+    async def gives_up(wf: Workflow) -> None:
+        wf.on_failure(undo)
+        await wf.step(say_nothing)
+        raise RuntimeError("no")
+
+    run = await changes_its_mind.astart()
+    async with working(akit):
+        await asyncio.wait_for(begun.wait(), 60)
+        assert (await run.astate())[0] == "compensating"
+        wanted = RunFilter(states=["compensating"])
+        assert [one.id for one in (await verbs.list_runs.arun(wanted)).runs] == [run.id]
+        go_on.set()
+        await await_until(lambda: len(ran) == 1, "it failed once, and is put away")
+        assert (await run.astate())[0] == "compensating"
+        await await_until(lambda: run.state()[0] == "suspended", "it goes on, and waits for its signal")
+        await run.asignal(STOP("enough"))
+        assert await run.aresult(timeout=60) == "enough"
+        begun.clear()
+        go_on.clear()
+        other = await gives_up.astart()
+        await asyncio.wait_for(begun.wait(), 60)
+        assert (await other.astate())[0] == "compensating"
+        go_on.set()
+        with pytest.raises(WorkflowFailed):
+            await other.aresult(timeout=60)
+        assert (await other.astate())[0] == "failed"
+
+
+async def say_nothing() -> None: ...
 
 
 MISFIT = "SELECT holdfast.workflow_signal('waits', %s, 'stop', '{\"not\": \"text\"}')"

@@ -166,6 +166,25 @@ async def test_runs_take_turns_in_a_batch() -> None:
     assert [asked.grant for asked in batch[:2]] == [greedy, other]
 
 
+async def test_runs_that_come_a_turn_of_the_loop_later_are_in_the_same_statement(
+    runs: Runs, recorder: Recorder
+) -> None:
+    owners = [runs.started() for _ in range(9)]
+    watching = [Watching() for _ in owners]
+    for owner, run in zip(owners, watching, strict=True):
+        recorder.watch(owner.id_text, run)
+    writes: list[str] = []
+    failpoints.arm("record.before", lambda: writes.append("record"))
+
+    async def later(owner: Grant, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await recorder.record(owner, [step("s")], None)
+
+    await asyncio.gather(*(later(owner, turns) for turns, owner in enumerate(owners[:3])))
+    assert len(writes) == 1
+
+
 async def test_a_run_with_many_branches_has_them_in_one_statement(runs: Runs, recorder: Recorder) -> None:
     owner, run = runs.started(), Watching()
     recorder.watch(owner.id_text, run)

@@ -64,7 +64,8 @@ class Recorders:
             raise InvalidPayload(
                 f"a row for {table} is an object, not {shown(row)}. Pass a dict: {{column: value}}"
             )
-        return Recorded(table, self._dump(dict(row), f"the row for {table}", ROW_BYTES))
+        text = self._dump(dict(row), f"the row for {table}", ROW_BYTES) if row else "{}"
+        return Recorded(table, text)
 
     def write(self, batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[None]:
         """Write the rows of those attempts of the batch whose end was written in this transaction. `odd`: what became of

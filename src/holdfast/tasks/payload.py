@@ -27,6 +27,7 @@ _WITH_EXPONENT = re.compile(r"[\[,:]-?\d[\d.]*e[+-]\d")  # the same where a numb
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
+_PLAIN = 10**15
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINERS = (dict, list, tuple)  # "dict | list" would be made anew for each value
 _ADVICE = {
@@ -95,6 +96,18 @@ def short(members: Iterable[str]) -> str | None:
     if not text.isascii():
         text.encode()  # ValueError: half a character
     return text
+
+
+def scalar(value: object) -> str | None:
+    """JSON text of a plain value as `dump` writes it; None: look at it there."""
+    kind = type(value)
+    if kind is str:
+        text: Any = value
+        return quoted(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isprintable() else None
+    if kind is int:
+        number: Any = value
+        return int.__repr__(number) if -_PLAIN < number < _PLAIN else None
+    return WRITERS[kind](value) if value is None or kind is bool else None
 
 
 def _unfolded(value: object) -> int:

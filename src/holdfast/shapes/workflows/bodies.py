@@ -17,13 +17,14 @@ from ...model.backoff import Backoff
 from ...model.text import describe, storable
 from ...runtime.around import current
 from ...runtime.threads import Threads
-from ...tasks.convert import Converter, Misfit, Raw, Unsupported, converter, type_name
-from ...tasks.payload import dump
+from ...tasks.convert import Converter, Misfit, Raw, Scalar, Unsupported, converter, type_name
+from ...tasks.payload import dump, scalar
 from ...tasks.signature import Unresolved, resolve
 from .faults import EXITS, NonRetryable, left
 
 MAX_RESULT = 256 * 1024
 _FREE = 1 << 40
+_SAME = (str, int, bool, type(None))  # JSON gives them back as they were
 _SORTED = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _DETAIL = 512  # bytes of what a heartbeat says
 threads = Threads()  # for steps that are plain functions
@@ -52,7 +53,8 @@ class StepInfo:
         self._beat(detail)
 
 
-_step: ContextVar[StepInfo | None] = ContextVar("holdfast_step", default=None)
+Info = tuple[Callable[[int], StepInfo], int]  # what makes it, and of which attempt: most steps never ask
+_step: ContextVar[Info | None] = ContextVar("holdfast_step", default=None)
 
 
 def current_step() -> StepInfo:
@@ -62,7 +64,8 @@ def current_step() -> StepInfo:
         raise LookupError(
             "current_step() was called outside of a step. Call it in a function given to wf.step()"
         )
-    return found
+    make, number = found
+    return make(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,9 @@ class Options:
     queue: str | None = None
     id: str | None = None
     on_cancel: str = "cancel"
+
+
+PLAIN = Options()
 
 
 def detail_text(detail: object) -> str:
@@ -105,21 +111,25 @@ def name_of(fn: Callable[..., Any], given: str | None) -> str:
 
 def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
     """Of a call's input; None: it has no JSON form."""
-    try:
-        text = _SORTED.encode([args, kwargs])
-    except (TypeError, ValueError, RecursionError):
-        return None
+    plain = [scalar(value) for value in args] if not kwargs else [None]
+    if None not in plain:
+        text = f"[[{', '.join(plain)}], {{}}]"  # type: ignore[arg-type]
+    else:
+        try:
+            text = _SORTED.encode([args, kwargs])
+        except (TypeError, ValueError, RecursionError):
+            return None
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 class Result:
     """The return value of a function as JSON text, by its annotation."""
 
-    __slots__ = ("_converter", "_hint", "_name")
+    __slots__ = ("_converter", "_hint", "_name", "is_async")
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
         self._name = name
-        self._hint, self._converter = _returns(fn)
+        self._hint, self._converter, self.is_async = _returns(fn)
 
     def encode(self, value: object) -> str:
         try:
@@ -129,6 +139,8 @@ class Result:
                 f"the result of {self._name} does not fit its return annotation {type_name(self._hint)}: {error}. "
                 "Correct the annotation or the return value"
             ) from None
+        if (short := scalar(made)) is not None:
+            return short
         text = dump(made, "result", _FREE)
         if len(text) > MAX_RESULT // 4 and (size := len(text.encode())) > MAX_RESULT:
             raise TooLarge(
@@ -140,11 +152,21 @@ class Result:
     def decode(self, text: str | None) -> Any:
         return self._converter.load(None if text is None else json.loads(text))
 
+    def keeps(self, value: object) -> bool:
+        """Whether decode() of what encode() made of it is the value itself."""
+        kind = type(value)
+        return (
+            kind in _SAME
+            and isinstance(self._converter, Raw | Scalar)
+            and self._converter.kind in (kind, object)
+        )
 
-_known: dict[tuple[Any, int], tuple[Any, Converter]] = {}
+
+_known: dict[tuple[Any, int], tuple[Any, Converter, bool]] = {}
 
 
-def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter]:
+def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
+    """What it returns, and whether it is awaited."""
     inner: Any = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
     inner = inner.func if isinstance(inner, functools.partial) else inner
     code = getattr(inner, "__code__", None)
@@ -155,12 +177,13 @@ def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter]:
         if isinstance(hint, Unresolved):
             hint = Any
         try:
-            found = (hint, converter(hint))
+            read = converter(hint)
         except Unsupported:
-            found = (hint, Raw())
+            read = Raw()
+        found = (hint, read, inspect.iscoroutinefunction(inner))
         if code is not None and len(_known) < 10_000:
             _known[code, id(getattr(inner, "__globals__", None))] = found
-    return found
+    return found if inner is fn else (*found[:2], inspect.iscoroutinefunction(fn))
 
 
 # Of the test kit.
@@ -170,36 +193,38 @@ replaced: list[
 begun: list[Callable[[StepInfo], None]] = []  # who hears of each body that begins
 
 
-def begin(fn: Callable[..., Any], info: StepInfo) -> Callable[..., Any]:
+def begin(fn: Callable[..., Any], info: Info) -> Callable[..., Any]:
     """From here on this is the context of a step. Returns what is to be called."""
     _step.set(info)
     for old, new in replaced:
         fn = new if fn == old else fn
     for hear in begun:
-        hear(info)
+        hear(current_step())
     hooks = current.get()
     return hooks.wrap(fn, is_async=inspect.iscoroutinefunction(fn)) if hooks else fn
 
 
 async def call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: Info, is_async: bool
 ) -> Any:
     """In the context of a step: an async function here, a plain one in a thread."""
-    fn = begin(fn, info)
+    made = begin(fn, info)
     try:
-        if inspect.iscoroutinefunction(fn):
-            return await fn(*args, **kwargs)
-        value = await threads.run(functools.partial(fn, *args, **kwargs))
+        if is_async if made is fn else inspect.iscoroutinefunction(made):
+            return await made(*args, **kwargs)
+        value = await threads.run(functools.partial(made, *args, **kwargs))
         return await value if inspect.isawaitable(value) else value
     except EXITS as error:
         raise left("the step", error) from error
 
 
-def in_context(coroutine: Coroutine[Any, Any, Any], scope: ContextVar[Any]) -> "asyncio.Task[Any]":
+def in_context(
+    coroutine: Coroutine[Any, Any, Any], scope: ContextVar[Any], loop: asyncio.AbstractEventLoop
+) -> "asyncio.Task[Any]":
     """A task in which the workflow itself cannot be called."""
     context = contextvars.copy_context()
     context.run(scope.set, None)
-    return asyncio.get_running_loop().create_task(coroutine, context=context)
+    return loop.create_task(coroutine, context=context)
 
 
 def error_text(error: BaseException, attempts: int) -> str:

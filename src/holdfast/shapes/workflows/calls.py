@@ -67,9 +67,10 @@ class Steps:
         """fn's writes and the record commit together, exactly once: `await wf.transact(reserve_stock, order_id)`."""
         core = self._core
 
-        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+        async def attempt(attempts: Attempts, result: Result, number: int) -> Stored:
             async def body(tx: AsyncTransaction) -> str:
-                return encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
+                info = (attempts.info, number)
+                return result.encode(await call(fn, (tx, *args), kwargs, info, result.is_async))
 
             return await core.transact(body, lambda text: attempts.done(number, text))
 
@@ -86,10 +87,10 @@ class Steps:
                 f"def {fn.__name__}(tx: Transaction, ...), or make the workflow an async def"
             )
 
-        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+        async def attempt(attempts: Attempts, result: Result, number: int) -> Stored:
             def body(tx: Transaction) -> str:
                 try:
-                    return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+                    return result.encode(begin(fn, (attempts.info, number))(tx, *args, **kwargs))
                 except EXITS as error:
                     raise left("the step", error) from error
 
@@ -102,7 +103,7 @@ class Steps:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        make: Callable[[Attempts, Callable[[object], str], int], Coroutine[Any, Any, Stored]],
+        make: Callable[[Attempts, Result, int], Coroutine[Any, Any, Stored]],
     ) -> Step[Any]:
         core = self._core
         scope = core.scope("transact")
@@ -112,7 +113,7 @@ class Steps:
 
         async def attempt(attempts: Attempts, number: int) -> Stored:
             await core.flush()
-            return await make(attempts, result.encode, number)
+            return await make(attempts, result, number)
 
         attempts = Attempts(core, scope, place, "transaction", self._options, attempt, input_hash)
         return Step(core, place, found, attempts.run, lambda row: result.decode(row.record.result))
@@ -121,6 +122,7 @@ class Steps:
         """A job of the task's own queue, with its pool, limits, rate and breaker: `await wf.call(thumbnail, path)`. The run
         waits without a worker."""
         scope = self._core.scope("call")
+        self._unshielded("call")
         job = self._job(task).job(*args, **kwargs)
         place, found, input_hash = self._take(scope, self._options.name or task.name, "call", args, kwargs)
         act = self._jobs(scope, place, [job], False, None, input_hash)
@@ -130,6 +132,7 @@ class Steps:
         """A job for each item, at most `limit` of them at once, and one wake-up when the last has ended:
         `await wf.map(thumbnail, paths, limit=100)`. Results are in the order of the items."""
         scope = self._core.scope("map")
+        self._unshielded("map")
         if limit is not None:
             checks.integer(limit, "limit", 1, 1_000_000, InvalidOption)
         jobs = [self._job(task).job(item) for item in items]
@@ -150,6 +153,7 @@ class Steps:
         """Start a run of another workflow: `child = await wf.start(ship, order_id)`, then `await child.result()`."""
         core, options = self._core, self._options
         scope = core.scope("start")
+        self._unshielded("start")
         payload = workflow._encode(args, kwargs)
         place, found, input_hash = self._take(scope, options.name or workflow.name, "child", args, kwargs)
         child_id = options.id or _child_id(core, place.key)
@@ -193,6 +197,13 @@ class Steps:
         if before is not None and now is not None and before != now:
             telemetry.emit("workflow.changed_input", run_id=str(core.history.run_id), key=place.key)
         return place, found, now
+
+    def _unshielded(self, verb: str) -> None:
+        if self._options.on_cancel == "shield":
+            raise InvalidOption(
+                f'wf.{verb}() cannot have on_cancel="shield", which is for steps: what it starts is not in this worker. '
+                'A child goes on alone with on_cancel="abandon"'
+            )
 
     def _job(self, task: Task[P, T]) -> Task[P, T]:
         if not isinstance(task, Task):
@@ -325,7 +336,7 @@ def using(options: Options, given: Mapping[str, Any]) -> Options:
             checks.queue_name(value, fail)
         elif name == "name":
             checks.task_name(value, "the step's name", fail)
-        elif name == "on_cancel" and value not in ("cancel", "abandon"):
-            raise fail(f'on_cancel must be "cancel" or "abandon", not {shown(value)}')
+        elif name == "on_cancel" and value not in ("cancel", "abandon", "shield"):
+            raise fail(f'on_cancel must be "cancel", "abandon" or "shield", not {shown(value)}')
         checked[name] = value
     return replace(options, **checked)

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 from uuid import UUID
@@ -92,7 +92,7 @@ class Past:
         raise Evicted
 
     record = decide = receive = changed = suspend = transact = transact_blocking = _end
-    start = call = continue_as_new = _end
+    start = call = continue_as_new = compensates = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:
@@ -114,7 +114,7 @@ async def displaced(code: Code, history: History, payload: str) -> list[Divergen
         return [_misfit(error)]
     found, rows = list[Divergence](), list(history.rows)
     while True:
-        parted = await replay(code, Past(replace(history, rows=rows)), arguments)
+        parted = await replay(code, Past(history._replace(rows=rows)), arguments)
         if parted is None:
             return found
         found.append(_divergence(parted))
@@ -124,7 +124,7 @@ async def displaced(code: Code, history: History, payload: str) -> list[Divergen
 
 
 def _without_place(row: Stored) -> Stored:
-    return replace(row, record=replace(row.record, ordinal=None))
+    return row._replace(record=row.record._replace(ordinal=None))
 
 
 def _misfit(error: ValueError) -> Divergence:

@@ -57,7 +57,6 @@ class Core(Records):
         one that looks whether code and history go together stops there."""
         super().__init__(journal, Replay(history.rows), rules.max_history, writes=behind == "call")
         self.history = history
-        self.run_text = str(history.run_id)
         self.rules = rules
         self.fence = fence
         self._behind = behind
@@ -67,6 +66,7 @@ class Core(Records):
         self.leave: Callable[[], None] | None = None  # called with it
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
         self.cancel_raised = False
+        self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
 
@@ -95,7 +95,7 @@ class Core(Records):
         if self.stopped is not None:
             raise self.stopped
         scope = current.get()
-        if scope is None or scope.core is not self or scope.task is not asyncio.current_task():
+        if scope is None or scope.core is not self or scope.task is not asyncio.current_task(self.loop):
             raise UnscopedTask(
                 f"wf.{call}() was called from an asyncio task that is not the workflow's own, or inside a step. Use "
                 "wf.gather(), wf.first() or wf.branch() instead of asyncio.gather() and create_task(), and call wf in the "
@@ -126,7 +126,7 @@ class Core(Records):
 
     def goes_on_alone(self) -> bool:
         """Whether this is the workflow's own function, in the event loop, and no branch beside it."""
-        return self.defers and asyncio.current_task() is self.root
+        return self.defers and asyncio.current_task(self.loop) is self.root
 
     def busy(self, count: int = 1) -> None:
         self.runnable += count
@@ -166,6 +166,15 @@ class Core(Records):
     def may_cancel(self, scope: Scope) -> bool:
         """Whether a cancel would be raised at a call that begins now."""
         return scope.cancellable and not self.cancel_raised
+
+    async def compensates(self, yes: bool) -> None:
+        """Say so, if that is new."""
+        if self._behind == "call" and self._compensating != yes:
+            self._compensating = yes
+            try:
+                await self.journal.compensates(yes)
+            except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+                self.lost(error)
 
     async def while_paused(self, key: str) -> None:
         """A pause keeps a call back that is not made yet. What is under way ends, and then the run is put away. Looked at

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -258,11 +257,14 @@ class DatabaseJournal:
             raise Evicted(f"run {self._grant.id_text} is no longer ours")
         return found
 
+    async def compensates(self, yes: bool) -> None:
+        await self._recorder.run(lambda: store.compensates(self._grant, yes))
+
     async def start(self, child: NewChild, row: Record) -> Stored:
         while True:
             answer = await self._between("child", lambda: store.child(self._grant, child, row))
             if answer.answer == "ours" and answer.at is not None:
-                return Stored(replace(row, linked=answer.child), self._grant.generation, answer.at)
+                return Stored(row._replace(linked=answer.child), self._grant.generation, answer.at)
             if await self._is_busy(answer.answer):
                 continue
             if answer.answer == "itself":

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ... import telemetry
@@ -144,7 +144,7 @@ async def _verified(core: Core, code: Code, arguments: dict[str, Any], ended: Ou
     """The same end, if a replay of what was recorded comes to it too."""
     if not isinstance(ended, Completed):
         return ended
-    history = replace(core.history, rows=core.known())
+    history = core.history._replace(rows=core.known())
     again = await _once(Core(core.journal, history, code.rules, core.fence, behind="refuse"), code, arguments)
     if isinstance(again, Completed) and again.result != ended.result:
         return Held(

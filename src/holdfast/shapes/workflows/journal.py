@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from ...errors import HoldfastError
@@ -34,9 +34,9 @@ STICKY = 2.0  # seconds that a wait stays in memory before the run is put away
 Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A row to write. `ordinal` is its place in its scope, None for what has none (patch markers, compensations)."""
+class Record(NamedTuple):
+    """A row to write. `ordinal` is its place in its scope, None for what has none (patch markers, compensations). A tuple: a
+    frozen dataclass takes four times as long to make."""
 
     key: str  # scope/name#n
     kind: Kind
@@ -51,8 +51,7 @@ class Record:
     ended: datetime | None = None  # by the same estimate, where the code went on before it was written
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A row as the history has it: what was recorded, by which generation, and when by the database's clock."""
 
     record: Record
@@ -60,8 +59,7 @@ class Stored:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """What a claim of this run finds."""
 
     id: str  # what it was started with
@@ -200,6 +198,10 @@ class Journal(Protocol):
 
     async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
         """The same for a plain function, which is called in a thread."""
+        ...
+
+    async def compensates(self, yes: bool) -> None:
+        """The run undoes what it did, or goes on after that. For those who look at it; nothing depends on it."""
         ...
 
     async def start(self, child: NewChild, row: Record) -> Stored:

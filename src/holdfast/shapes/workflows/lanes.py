@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -13,15 +12,24 @@ MOST_ROWS = 1000  # of a statement
 MOST_BYTES = 1024 * 1024
 
 
-@dataclass(slots=True, eq=False)
 class Asked(Generic[T]):
     """What one run wants to have done, and whoever waits for that."""
 
-    grant: Owned
-    what: T
-    size: int = 0
-    rows: int = 1
-    done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    __slots__ = ("done", "grant", "rows", "size", "what")
+
+    def __init__(
+        self,
+        grant: Owned,
+        what: T,
+        done: "asyncio.Future[Any] | None" = None,
+        size: int = 0,
+        rows: int = 1,
+    ) -> None:
+        self.grant = grant
+        self.what = what
+        self.done = asyncio.get_running_loop().create_future() if done is None else done
+        self.size = size
+        self.rows = rows
 
     def end(self, result: object) -> None:
         if not self.done.done():
@@ -38,11 +46,17 @@ class Lane(Generic[T]):
     def __init__(self) -> None:
         self._runs: dict[str, deque[Asked[T]]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._runs)
+    def __len__(self) -> int:
+        """How many runs wait."""
+        return len(self._runs)
 
     def add(self, asked: Asked[T]) -> None:
-        self._runs.setdefault(asked.grant.id_text, deque()).append(asked)
+        run = asked.grant.id_text
+        waiting = self._runs.get(run)
+        if waiting is None:
+            self._runs[run] = deque((asked,))
+        else:
+            waiting.append(asked)
 
     def take(self, most_runs: int) -> list[Asked[T]]:
         """The next batch: one of each run, then another, up to its size, of at most `most_runs` runs. They leave."""
@@ -50,16 +64,19 @@ class Lane(Generic[T]):
         rows = size = 0
         runs = list(islice(self._runs, most_runs))
         while runs:
+            more: list[str] = []
             for run in runs:
                 waiting = self._runs[run]
-                if batch and (rows + waiting[0].rows > MOST_ROWS or size + waiting[0].size > MOST_BYTES):
+                asked = waiting[0]
+                if batch and (rows + asked.rows > MOST_ROWS or size + asked.size > MOST_BYTES):
                     return batch
-                batch.append(waiting[0])
-                rows += waiting[0].rows
-                size += waiting[0].size
-                waiting.popleft()
+                batch.append(asked)
+                rows += asked.rows
+                size += asked.size
                 del self._runs[run]
-                if waiting:
+                if len(waiting) > 1:
+                    waiting.popleft()
                     self._runs[run] = waiting  # behind the others
-            runs = [run for run in runs if run in self._runs]
+                    more.append(run)
+            runs = more
         return batch

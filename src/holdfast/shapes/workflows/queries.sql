@@ -120,6 +120,18 @@ INSERT INTO holdfast.workflow_at_work AS a (run_id, generation, era, steps)
 SELECT g.run_id, g.generation, g.era, g.steps::jsonb FROM given g WHERE g.steps IS NOT NULL ORDER BY g.run_id
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, era = excluded.era, steps = excluded.steps WHERE a.generation <= excluded.generation;
 
+-- name: workflow_compensates
+-- A run begins to compensate, or goes on after that: for those who look at it. Nobody is waited for; where somebody holds the run it says nothing.
+-- $1 queue, $2 id, $3 generation, $4 token, $5 the state from now on, $6 the state before
+WITH ok AS MATERIALIZED (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = $1 AND w.id = $2::uuid AND w.lease_generation = $3::bigint AND w.claim_token = $4::uuid AND w.status = 'processing'
+    FOR SHARE SKIP LOCKED
+), run AS MATERIALIZED (
+    SELECT r.id FROM ok o JOIN holdfast.workflow_runs r ON r.id = o.id WHERE r.ended_at IS NULL FOR NO KEY UPDATE OF r SKIP LOCKED
+)
+UPDATE holdfast.workflow_runs r SET state = $5::text FROM run WHERE r.id = run.id AND r.state = $6::text;
+
 -- name: workflow_changed
 -- What came for runs that rest, or are at work: how many messages are unread, the last of them, and whether a cancel or a pause was asked for.
 -- $1 ids

@@ -19,7 +19,6 @@ from ...db.database import Database
 from ...db.faults import BadRow, Contended, LockTimeout
 from ...errors import DatabaseUnavailable
 from ...model.job import Owned
-from ...runtime.service import Service
 from ...store.statement import Statement
 from . import store
 from .faults import Evicted
@@ -29,6 +28,7 @@ from .working import LONG, Said, Told, say
 
 T = TypeVar("T")
 LEAST_RUNS = 8  # of a batch that is cut in half
+TURNS = 4  # of the loop, from the record of a step to that of the next one
 BUSY = 0.05  # seconds until a row is tried again that somebody holds
 BEAT = 0.1  # seconds between two looks at what came for runs that rest
 SLOW = 1.0  # and for those that are at work
@@ -48,6 +48,7 @@ class Recorder:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._loop = asyncio.get_running_loop()
         self._session = database.session("record", keep_plans=True)
         self._looking = database.session("look")
         self._records: Lane[store.Entry] = Lane()
@@ -66,10 +67,9 @@ class Recorder:
 
     def start(self) -> None:
         if not self._tasks:
-            loop = asyncio.get_running_loop()
             self._tasks = [
-                loop.create_task(self._forever(self._write_all), name="holdfast record"),
-                loop.create_task(self._forever(self._look_all), name="holdfast look"),
+                self._loop.create_task(self._forever(self._write_all), name="holdfast record"),
+                self._loop.create_task(self._forever(self._look_all), name="holdfast look"),
             ]
 
     async def close(self) -> None:
@@ -84,30 +84,38 @@ class Recorder:
     # What runs ask ------------------------------------------------------------------------------------------------------
 
     async def record(self, grant: Owned, rows: Sequence[Record], shown: str | None) -> datetime:
-        size = sum(len(row.result or "") + len(row.error or "") + len(row.key) for row in rows)
-        asked = Asked(grant, store.Entry(grant, rows, shown), size + len(shown or ""), max(1, len(rows)))
-        at: datetime = await self._ask(self._records, asked)
+        size = 0 if shown is None else len(shown)
+        for row in rows:
+            size += len(row.key) + len(row.result or "") + len(row.error or "")
+        at: datetime = await self._ask(
+            self._records, grant, store.Entry(grant, rows, shown), size, len(rows) or 1
+        )
         return at
 
     async def decide(self, grant: Owned, wait: Wait, rows: Sequence[Record]) -> Stored | None:
-        found: Stored | None = await self._ask(self._decisions, Asked(grant, (wait, rows)))
+        found: Stored | None = await self._ask(self._decisions, grant, (wait, rows))
         return found
 
     async def suspend(self, grant: Owned, waits: Sequence[Wait]) -> bool:
-        return bool(await self._ask(self._suspends, Asked(grant, waits)))
+        return bool(await self._ask(self._suspends, grant, waits))
 
     async def history(self, run: str) -> History:
-        future: asyncio.Future[History] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[History] = self._loop.create_future()
         self._histories.setdefault(run, []).append(future)
         self._wake.set()
         self.start()
         return await future
 
-    async def _ask(self, lane: Lane[T], asked: Asked[T]) -> Any:
-        lane.add(asked)
+    def _ask(
+        self, lane: Lane[T], grant: Owned, what: T, size: int = 0, rows: int = 1
+    ) -> "asyncio.Future[Any]":
+        """Waits to be done; the future is what comes of it."""
+        if not self._tasks:
+            self.start()
+        done = self._loop.create_future()
+        lane.add(Asked(grant, what, done, size, rows))
         self._wake.set()
-        self.start()
-        return await asked.done
+        return done
 
     def watch(self, run: str, watcher: Watcher) -> None:
         """Tell what comes for this run, for as long as the watcher lives."""
@@ -167,6 +175,7 @@ class Recorder:
             if self._histories:
                 await self._read_histories()
             if self._records:
+                await self._others_come()
                 await self._in_batches(self._records, self._write_records)
             if self._decisions:
                 await self._in_batches(self._decisions, self._write_decisions)
@@ -174,6 +183,14 @@ class Recorder:
                 await self._in_batches(self._suspends, self._write_suspends)
         await self._wake.wait()
         self._wake.clear()
+
+    async def _others_come(self) -> None:
+        """Where few have come, the loop turns a few times, so that those that the last statement let go on come too: else
+        runs that were started together stay a batch of their own."""
+        for _ in range(TURNS):
+            if len(self._records) * 4 >= len(self._watched):
+                return
+            await asyncio.sleep(0)
 
     async def _in_batches(
         self, lane: Lane[T], write: Callable[[str, list[Asked[T]]], Awaitable[None]]
@@ -223,7 +240,7 @@ class Recorder:
             lane.add(asked)
             self._wake.set()
 
-        asyncio.get_running_loop().call_later(BUSY, again)
+        self._loop.call_later(BUSY, again)
 
     async def _write_records(self, queue: str, batch: list[Asked[store.Entry]]) -> None:
         said: dict[str, int] = {}
@@ -238,10 +255,10 @@ class Recorder:
         written = await self._session.run(store.record(queue, entries))
         failpoints.point("record.done")
         self._heard_time(written.at, asked_at)
-        missing = set(written.missing)
+        missing, at = set(written.missing), written.at
         for n, asked in enumerate(batch):
             if n not in missing:
-                asked.end(written.at)
+                asked.end(at)
         if missing:
             await self._check(queue, [batch[n] for n in sorted(missing)])
 
@@ -260,7 +277,7 @@ class Recorder:
                 # All but what its code says of itself, which is not worth another try of the rows.
                 self._later(
                     self._records,
-                    Asked(asked.grant, store.Entry(asked.grant, (), asked.what.shown), done=asked.done),
+                    Asked(asked.grant, store.Entry(asked.grant, (), asked.what.shown), asked.done),
                 )
             elif not states:
                 await self._say_again(queue, asked)
@@ -359,30 +376,8 @@ def recorder_of(database: Database) -> Recorder:
     return found[database]
 
 
-class Recording(Service):
-    """Keeps the recorder of its worker's loop, and stops it after the last run."""
-
-    name = "record"
-    outlives_jobs = True
-    topic = "+workflows"  # as holdfast.workflow_tell() names it
-
-    def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._recorder = recorder_of(database)
-        self._database = database
-        self._recorder.users += 1
-
-    def heard(self) -> None:
-        self._recorder.look()
-
-    async def tick(self) -> float:
-        self._recorder.start()
-        return 3600.0
-
-    async def finish(self) -> None:
-        self._recorder.users -= 1
-        if self._recorder.users <= 0:
-            await self._recorder.close()
-            found = _RECORDERS.get(asyncio.get_running_loop())
-            if found is not None and found.get(self._database) is self._recorder:
-                del found[self._database]
+def forget(database: Database, recorder: Recorder) -> None:
+    """It is closed: who asks next gets another."""
+    found = _RECORDERS.get(asyncio.get_running_loop())
+    if found is not None and found.get(database) is recorder:
+        del found[database]

@@ -5,7 +5,6 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -23,6 +22,7 @@ MOST_LATER = 4096  # characters of a result that may be written with the end of 
 class Records(ABC):
     def __init__(self, journal: Journal, replay: Replay, most: int, *, writes: bool) -> None:
         """`most` records that the history may have. `writes`: False where a history is only looked at."""
+        self.loop = asyncio.get_running_loop()
         self.journal = journal
         self.replay = replay
         self.stopped: BaseException | None = None  # what every call raises from now on
@@ -114,12 +114,12 @@ class Records(ABC):
         self._pending.append(row)
         self.replay.keep(kept)
         self.behind = True
-        asyncio.get_running_loop().call_soon(self._write_soon)
+        self.loop.call_soon(self._write_soon)
         return kept
 
     def _write_soon(self) -> None:
         if self.behind and self.stopped is None:
-            self._soon = asyncio.get_running_loop().create_task(self._quietly())
+            self._soon = self.loop.create_task(self._quietly())
 
     async def _quietly(self) -> None:
         with contextlib.suppress(Exception, Evicted):  # the code hears of it at its next call
@@ -312,8 +312,9 @@ class Records(ABC):
 
     def _keep(self, rows: Sequence[Record], at: datetime) -> None:
         for row in rows:
-            self._outgoing.pop(row.key, None)
-            self.replay.keep(Stored(row, 0, row.ended or at))
+            if row.ended is None:  # else it was kept when the code went on with it
+                self._outgoing.pop(row.key, None)
+                self.replay.keep(Stored(row, 0, at))
 
     def _check_length(self, row: Record) -> None:
         length = len(self.replay) + self._writing
@@ -328,7 +329,7 @@ class Records(ABC):
 def _refused(row: Record, error: RecordRefused) -> Record:
     """What is recorded in its stead."""
     text = {"kind": "RecordRefused", "message": storable(str(error))[:8192], "attempts": row.attempts}
-    return replace(row, outcome="failed", result=None, error=json.dumps(text))
+    return row._replace(outcome="failed", result=None, error=json.dumps(text))
 
 
 def _size(rows: Sequence[Record]) -> int:

@@ -8,6 +8,7 @@ not been asked for yet: then the code is not the code that wrote the history.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from ...errors import InvalidOption
 from ...tasks.payload import shown
@@ -18,8 +19,7 @@ KEY_BYTES = 1024  # as the table of records says
 ADVICE = "see holdfast workflow check"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a recorded call stands. `ordinal` is None for what has no order: patch markers and compensations."""
 
     key: str

@@ -1,8 +1,9 @@
-"""Records as JSON, for statements that take the rows of one run."""
+"""Records as JSON, for statements that take the rows of one run, and as columns, for those of many."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ...store.arrays import int_array, plain_array, text_array
 from .journal import Record
 
 
@@ -34,3 +35,42 @@ def _plain(row: Record) -> dict[str, object]:
         "input_hash": None if row.input_hash is None else row.input_hash.hex(),
         "linked": None if row.linked is None else str(row.linked),
     }
+
+
+def values(given: Iterable[object]) -> str:
+    """An array of numbers, uuids and words of ours, as text."""
+    return plain_array(["NULL" if value is None else str(value) for value in given])
+
+
+def texts(given: Sequence[str | None]) -> str:
+    """An array of texts that often are NULL, all of them."""
+    return text_array(given) if given.count(None) < len(given) else _nulls(len(given))
+
+
+def columns(rows: Sequence[Record]) -> tuple[str, ...]:
+    """What they hold, in the order in which `workflow_record` takes it."""
+    if not rows:
+        return ("{}",) * len(Record._fields)
+    keys, kinds, outcomes, ordinals, results, errors, attempts, began, hashes, linked, ended = zip(
+        *rows, strict=True
+    )
+    count = len(rows)
+    return (
+        text_array(keys),
+        plain_array(kinds),
+        plain_array(outcomes),
+        values(ordinals),
+        texts(results),
+        texts(errors),
+        int_array(attempts),
+        values(began),
+        plain_array(["NULL" if value is None else value.hex() for value in hashes]),
+        _nulls(count) if linked.count(None) == count else values(linked),
+        _nulls(count)
+        if ended.count(None) == count
+        else texts([None if at is None else at.isoformat() for at in ended]),
+    )
+
+
+def _nulls(count: int) -> str:
+    return "{" + ",".join(["NULL"] * count) + "}"

@@ -42,14 +42,17 @@ class Saga:
         if core.replay.find(Place(key, "saga", None), "compensation") is None:
             core.later(Record(key, "compensation", "done", None))
 
-    async def compensate(self, scope: Scope) -> None:
-        """Run and empty the stack. A cancel does not reach it: what was done must be undone."""
+    async def compensate(self, scope: Scope, *, goes_on: bool = False) -> None:
+        """Run and empty the stack. A cancel does not reach it: what was done must be undone. `goes_on`: the run does not end
+        with it."""
         before, scope.cancellable = scope.cancellable, False
         try:
             while self._stack:
                 await self._undo(scope, self._stack.pop())
         finally:
             scope.cancellable = before
+        if goes_on:
+            await self._core.compensates(False)
 
     async def _undo(self, scope: Scope, push: _Push) -> None:
         core = self._core
@@ -66,10 +69,12 @@ class Saga:
                         run_id=str(core.history.run_id),
                         key=place.key,
                     )
-                return result.encode(await call(push.fn, push.args, push.kwargs, attempts.info(number)))
+                info = (attempts.info, number)
+                return result.encode(await call(push.fn, push.args, push.kwargs, info, result.is_async))
 
             if core.behind:
                 await core.flush()
+            await core.compensates(True)
             attempts = Attempts(core, scope, place, "compensation", replace(FOR_EVER), attempt)
             found = await attempts.run(found)
         try:

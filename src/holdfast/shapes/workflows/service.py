@@ -12,11 +12,38 @@ from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
 from . import ends
 from .declare import KIND
-from .recorder import Recording
+from .recorder import forget, recorder_of
 
 MOST = 5000  # runs that one look reads
 _EVERY = 10.0  # seconds between two looks of all workers together
 _SAY = 3600.0
+
+
+class Recording(Service):
+    """Keeps the recorder of its worker's loop, and stops it after the last run."""
+
+    name = "record"
+    outlives_jobs = True
+    topic = "+workflows"  # as holdfast.workflow_tell() names it
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._recorder = recorder_of(database)
+        self._database = database
+        self._recorder.users += 1
+
+    def heard(self) -> None:
+        self._recorder.look()
+
+    async def tick(self) -> float:
+        self._recorder.start()
+        return 3600.0
+
+    async def finish(self) -> None:
+        self._recorder.users -= 1
+        if self._recorder.users <= 0:
+            await self._recorder.close()
+            forget(self._database, self._recorder)
 
 
 class Upkeep(Service):

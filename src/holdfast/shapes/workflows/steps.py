@@ -139,53 +139,68 @@ class Attempts:
 
     async def _once(self, number: int) -> tuple[Stored | str | None, BaseException | None]:
         """One attempt in a task of its own. A cancel of the run ends it; the workflow's own end does too."""
-        core = self.core
-        core.journal.begins(self.place.key, self.kind, self.place.ordinal, self.began, number)
-        task = in_context(self._limited(number), current)
-        if self.cancellable:
+        core, place = self.core, self.place
+        core.journal.begins(place.key, self.kind, place.ordinal, self.began, number)
+        limited = self.options.timeout is not None or self.options.deadline is not None
+        task = in_context(self._limited(number) if limited else self._unlimited(number), current, core.loop)
+        if self._interruptible():
             core.cancel_with(task)
-        try:
-            await _ended(task)
-        except asyncio.CancelledError:
-            task.cancel()
-            await _ended(task)
-            raise
-        finally:
-            core.running.discard(task)
-            core.journal.beat(self.place.key, None)
-        if task.cancelled():
-            error: BaseException | None = asyncio.CancelledError()
-        else:
-            error = task.exception()
+        made, error = await self._ended(task)
         if core.stopped is not None:
             raise core.stopped
         if isinstance(error, Evicted):
             core.lost(error)
-        ending = self.cancellable and core.journal.cancelled.is_set()
+        ending = self._interruptible() and core.journal.cancelled.is_set()
         if isinstance(error, WorkflowCancelled) and ending:
             error = asyncio.CancelledError()  # of a heartbeat
         elif isinstance(error, asyncio.CancelledError) and not ending:
             error = RuntimeError("the step was cancelled by its own code")
-        return (task.result(), None) if error is None else (None, error)
+        return made, error
+
+    async def _ended(
+        self, task: "asyncio.Task[Stored | str]"
+    ) -> tuple[Stored | str | None, BaseException | None]:
+        """A cancel of whoever waits ends the task too, and is raised once it has ended, however it did."""
+        core, me = self.core, asyncio.current_task(self.core.loop)
+        assert me is not None
+        cancels = me.cancelling()
+        made: Stored | str | None = None
+        error: BaseException | None = None
+        try:
+            made = await task
+        except BaseException as raised:  # noqa: BLE001 it is the end of an attempt
+            error = raised
+            if raised.__traceback__ is not None:  # without this frame, which knows the error
+                raised.__traceback__ = raised.__traceback__.tb_next
+        core.running.discard(task)
+        core.journal.beat(self.place.key, None)
+        if me.cancelling() > cancels:
+            error = None
+            raise asyncio.CancelledError
+        return made, error
+
+    def _interruptible(self) -> bool:
+        """Whether a cancel of the run ends a body that is under way."""
+        return self.cancellable and self.options.on_cancel != "shield"
+
+    async def _unlimited(self, number: int) -> Stored | str:
+        try:
+            return await self.attempt(self, number)
+        except GeneratorExit as error:
+            raise RuntimeError("the step raised GeneratorExit") from error
 
     async def _limited(self, number: int) -> Stored | str:
         left = [self.options.timeout] if self.options.timeout is not None else []
         if self.options.deadline is not None:
             left.append(max(0.0, self.began + self.options.deadline - self.core.journal.time()))
-        limit = asyncio.timeout(min(left)) if left else None
+        limit = asyncio.timeout(min(left))
         try:
-            if limit is None:
-                return await self.attempt(self, number)
             async with limit:
-                return await self.attempt(self, number)
+                return await self._unlimited(number)
         except TimeoutError:
-            if limit is None or not limit.expired():
+            if not limit.expired():
                 raise
             raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
-        except asyncio.CancelledError:
-            raise
-        except GeneratorExit as error:
-            raise RuntimeError("the step raised GeneratorExit") from error
 
     def _delay(self, error: BaseException, number: int) -> float | None:
         """Seconds to the next attempt; None: there is none."""
@@ -256,6 +271,7 @@ class Attempts:
         return self._row("done", number, result)
 
     def info(self, number: int) -> StepInfo:
+        """What current_step() gives in its body."""
         return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence, self._beat)
 
     def _beat(self, detail: object) -> None:
@@ -263,7 +279,7 @@ class Attempts:
         core = self.core
         if core.stopped is not None or core.journal.lost():
             raise Evicted("the run is another owner's, or leaves memory")
-        if self.cancellable and core.journal.cancelled.is_set():
+        if self._interruptible() and core.journal.cancelled.is_set():
             raise WorkflowCancelled("the run was cancelled")
         core.journal.beat(self.place.key, "" if detail is None else detail_text(detail))
 
@@ -277,27 +293,19 @@ class Body:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Result
+    made: tuple[str, Any] | None = None  # what it returned here, as text and as it is
 
     async def attempt(self, attempts: Attempts, number: int) -> str:
-        return self.result.encode(await call(self.fn, self.args, self.kwargs, attempts.info(number)))
+        info, result = (attempts.info, number), self.result
+        value = await call(self.fn, self.args, self.kwargs, info, result.is_async)
+        text = result.encode(value)
+        self.made = (text, value) if result.keeps(value) else None
+        return text
 
     def decode(self, row: Stored) -> Any:
+        if self.made is not None and self.made[0] is row.record.result:
+            return self.made[1]
         return self.result.decode(row.record.result)
-
-
-async def _ended(task: "asyncio.Task[Any]") -> None:
-    """As asyncio.wait({task}), for less: a cancel of the caller leaves the task alone."""
-    waiter = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        task.remove_done_callback(wake)
 
 
 class StepTimeout(Exception):
@@ -307,7 +315,7 @@ class StepTimeout(Exception):
 def idempotency_key(core: Core, key: str) -> str:
     """An era has a history of its own, so the same key is another step there."""
     era = f"{core.history.era}:" if core.history.era else ""
-    return f"{core.run_text}:{era}{key}"
+    return f"{core.history.run_id}:{era}{key}"
 
 
 def _until(found: Stored) -> datetime:

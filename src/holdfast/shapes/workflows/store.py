@@ -1,7 +1,7 @@
 """The statements of workflows; queries.sql has the text."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -9,11 +9,11 @@ from uuid import UUID
 from ...model.job import Owned
 from ...model.outcome import ErrorText
 from ...sql import query_in
-from ...store.arrays import int_array, plain_array, text_array, uuid_array
-from ...store.statement import Row, Statement, named
+from ...store.arrays import int_array, text_array, uuid_array
+from ...store.statement import Row, Statement, named, nothing
 from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
 from .outgoing import NewEvent, event_json
-from .rows import row_json, rows_json
+from .rows import columns, row_json, rows_json, texts, values
 
 TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 
@@ -96,53 +96,30 @@ class Written(NamedTuple):
     missing: list[int]  # the places of entries that were not written, or not wholly
 
 
-def _values(values: Iterable[object]) -> str:
-    """An array of numbers, uuids and words of ours, as text."""
-    return plain_array(["NULL" if value is None else str(value) for value in values])
-
-
-def _texts(values: Sequence[str | None]) -> str:
-    """An array of texts that often are NULL, all of them."""
-    return text_array(values) if any(value is not None for value in values) else _nulls(len(values))
-
-
-def _nulls(count: int) -> str:
-    return "{" + ",".join(["NULL"] * count) + "}"
-
-
 def _grants(grants: Sequence[Owned]) -> tuple[object, object, object]:
     return (
         uuid_array([grant.id_text for grant in grants]),
-        _values(grant.generation for grant in grants),
+        values(grant.generation for grant in grants),
         uuid_array([grant.token_text for grant in grants]),
     )
 
 
 def record(queue: str, entries: Sequence[Entry]) -> Statement[Written]:
-    rows = [(n, row) for n, entry in enumerate(entries, 1) for row in entry.rows]
+    rows = [row for entry in entries for row in entry.rows]
+    said = [entry.shown for entry in entries]
     params = (
         queue,
         *_grants([entry.grant for entry in entries]),
-        _texts([entry.shown for entry in entries]),
-        int_array([n for n, _ in rows]),
-        text_array([row.key for _, row in rows]),
-        plain_array([row.kind for _, row in rows]),
-        plain_array([row.outcome for _, row in rows]),
-        _values([row.ordinal for _, row in rows]),
-        _texts([row.result for _, row in rows]),
-        _texts([row.error for _, row in rows]),
-        int_array([row.attempts for _, row in rows]),
-        _values([row.began for _, row in rows]),
-        plain_array(["NULL" if row.input_hash is None else row.input_hash.hex() for _, row in rows]),
-        _values([row.linked for _, row in rows]),
-        _texts([None if row.ended is None else row.ended.isoformat() for _, row in rows]),
+        texts(said),
+        int_array([n for n, entry in enumerate(entries, 1) for _ in entry.rows]),
+        *columns(rows),
         len(rows),
     )
 
     def decode(answer: Sequence[Row]) -> Written:
-        ((at, written, which, said),) = answer
-        spoken = set(json.loads(said or "[]"))
-        mute = {n for n, entry in enumerate(entries) if entry.shown is not None and n + 1 not in spoken}
+        ((at, written, which, heard),) = answer
+        spoken = set(json.loads(heard)) if heard else set()
+        mute = {n for n, text in enumerate(said) if text is not None and n + 1 not in spoken}
         if written == len(rows) and not mute:
             return Written(at, [])
         everything = written == len(rows)
@@ -168,8 +145,8 @@ def check(queue: str, rows: Sequence[tuple[Owned, Record]]) -> Statement[list[Ch
         queue,
         *_grants([grant for grant, _ in rows]),
         text_array([row.key for _, row in rows]),
-        _values(row.outcome for _, row in rows),
-        _values(row.attempts for _, row in rows),
+        values(row.outcome for _, row in rows),
+        values(row.attempts for _, row in rows),
     )
     return Statement(
         "workflow_check",
@@ -190,12 +167,12 @@ def decide(queue: str, asked: Sequence[tuple[Owned, Wait, Sequence[Record]]]) ->
         queue,
         *_grants([grant for grant, _, _ in asked]),
         text_array([wait.key for wait in waits]),
-        _values(wait.ordinal for wait in waits),
-        _values(wait.kind for wait in waits),
+        values(wait.ordinal for wait in waits),
+        values(wait.kind for wait in waits),
         text_array([wait.name for wait in waits]),
         [wait.until for wait in waits],
-        _values(wait.began for wait in waits),
-        _values(str(wait.cancellable).lower() for wait in waits),
+        values(wait.began for wait in waits),
+        values(str(wait.cancellable).lower() for wait in waits),
         text_array([rows_json(rows) if rows else None for _, _, rows in asked]),
     )
 
@@ -256,7 +233,7 @@ def suspend(queue: str, asked: Sequence[tuple[Owned, Sequence[Wait]]]) -> Statem
         *_grants([grant for grant, _ in asked]),
         json.dumps([sorted({wait.name for wait in waits if wait.name}) for _, waits in asked]),
         untils,
-        _values(str(any(wait.cancellable for wait in waits)).lower() for _, waits in asked),
+        values(str(any(wait.cancellable for wait in waits)).lower() for _, waits in asked),
     )
     return named("workflow_suspend", params, lambda rows: [row[0] for row in rows])
 
@@ -299,6 +276,13 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)
+
+
+def compensates(grant: Owned, yes: bool) -> Statement[None]:
+    """What the run is doing, for those who look at it."""
+    states = ("compensating", "open") if yes else ("open", "compensating")
+    params = (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text), *states)
+    return named("workflow_compensates", params, nothing)
 
 
 def reopen(run: UUID) -> Statement[bool]:

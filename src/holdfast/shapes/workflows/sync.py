@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from random import Random
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from ...db.transaction import Transaction
@@ -92,10 +92,17 @@ class SyncWorkflow(SyncSteps):
         timeout: Duration | None = None,
         deadline: Duration | None = None,
         queue: str | None = None,
+        on_cancel: Literal["cancel", "shield"] | None = None,
     ) -> SyncSteps:
         """Options of the next calls: `wf.using(max_attempts=8, timeout=30).step(charge, order_id)`. See Workflow.using()."""
         steps = self._workflow.using(
-            name=name, retry=retry, max_attempts=max_attempts, timeout=timeout, deadline=deadline, queue=queue
+            name=name,
+            retry=retry,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            deadline=deadline,
+            queue=queue,
+            on_cancel=on_cancel,
         )
         return SyncSteps(self._line, steps)
 

@@ -16,7 +16,7 @@ from ...tasks import checks
 from ...tasks.convert import Misfit
 from ...tasks.payload import dump, shown
 from . import parallel
-from .bodies import Options
+from .bodies import PLAIN
 from .calls import Steps, using
 from .core import Core, Scope
 from .faults import ContinueAsNew, Diverged, WorkflowCancelled
@@ -47,7 +47,7 @@ class Workflow(Steps):
         encode: Callable[[tuple[Any, ...], dict[str, Any]], str],
         events: Events | None = None,
     ) -> None:
-        super().__init__(core, Options())
+        super().__init__(core, PLAIN)
         self._encode = encode
         self._events = events
         self._saga = Saga(core)
@@ -87,12 +87,13 @@ class Workflow(Steps):
         deadline: Duration | None = None,
         queue: str | None = None,
         id: str | None = None,  # noqa: A002 the word for it everywhere
-        on_cancel: Literal["cancel", "abandon"] | None = None,
+        on_cancel: Literal["cancel", "abandon", "shield"] | None = None,
     ) -> Steps:
         """Options of the next calls: `wf.using(max_attempts=8, timeout=30).step(charge, order_id)`.
 
         `name` of the step, else the function's qualified name. `timeout` of one attempt, `deadline` of all together. `queue`
-        of a called job or a child, `id` of a child, and what happens to it when this run is cancelled."""
+        of a called job or a child, `id` of a child. `on_cancel`: what a cancel of this run does to a step that is under way
+        (`cancel` ends it, `shield` lets it end and records that) or to a child (`cancel`, or `abandon`: it goes on)."""
         given = {
             "name": name,
             "retry": retry,
@@ -190,7 +191,7 @@ class Workflow(Steps):
 
     async def compensate(self) -> None:
         """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
-        await self._saga.compensate(self._core.scope("compensate"))
+        await self._saga.compensate(self._core.scope("compensate"), goes_on=True)
 
     # Deterministic helpers
 
