@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 from tests.conftest import within
 from tests.web.conftest import Shop
-from tests.web.surfing import Surfer, made_for
+from tests.web.surfing import Surfer
 
 from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
@@ -47,8 +48,8 @@ def shown(*found: Waited, step: int = 1) -> Range:
 
 
 @pytest.fixture
-def vera(kit: Kit) -> Surfer:
-    return Surfer(made_for(kit.app, "viewer", "vera"))
+def vera(surfer_of: Callable[..., Surfer]) -> Surfer:
+    return surfer_of("viewer")
 
 
 # Waits --------------------------------------------------------------------------------------------------------------
