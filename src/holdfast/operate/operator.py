@@ -117,5 +117,6 @@ class Operator(Runner):
 
     # Workers
     list_workers = Method(workers.list_workers)
+    masked_names = Method(workers.masked_names)
     drain_workers = Method(workers.drain_workers)
     wait_until_gone = Method(workers.wait_until_gone)

@@ -217,7 +217,7 @@ def _more_offers(one: Listed) -> list[Offer]:
         return [Offer("subscriptions remove", named)]
     verbs = ["skip", "reset", *(["replay"] if one.kind in ("jobs", "webhooks") else [])]
     if one.failures and one.kind != "projection":
-        verbs.append("retry")
+        verbs += ["retry", "forget-failures"]
     found = [Offer(f"subscriptions {verb}", named) for verb in verbs]
     return [*found, Offer("projection rebuild", named)] if one.kind == "projection" else found
 
