@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -64,10 +64,8 @@ def busy(kit: Kit) -> Iterator[None]:
             await running
 
     with ThreadPoolExecutor(3) as threads:
-        made = [
-            threads.submit(lambda: asyncio.run(work())),
-            *(threads.submit(produce, n) for n in (10**6, 2 * 10**6)),
-        ]
+        made: list[Future[Any]] = [threads.submit(produce, n) for n in (10**6, 2 * 10**6)]
+        made.append(threads.submit(lambda: asyncio.run(work())))
         try:
             wait_until(
                 lambda: kit.sql(

@@ -27,9 +27,11 @@ from holdfast.testing import Kit
 from holdfast.web import lists, live
 from holdfast.web.application import Dashboard
 from holdfast.web.charts import counted_chart, spark, wait_chart
+from holdfast.web.filters import job_filter
 from holdfast.web.life import life_of
 from holdfast.web.rings import WIDE, reach_chart, ring_chart
 from holdfast.web.trends import POINTS, Range, in_steps, wait_lines
+from holdfast.web.views.jobs import LINES
 from holdfast.web.views.keys import ring_of
 from holdfast.web.views.overview import numbers_of
 
@@ -180,7 +182,8 @@ def test_the_dashes_of_a_ring_are_its_buckets() -> None:
     for one, dashes in chart.dashes:
         lengths = list(map(int, dashes.split()))
         assert sum(lengths) == 16
-        place, owned = 0, []
+        place = 0
+        owned: list[int] = []
         for n, length in enumerate(lengths):
             owned += range(place, place + length) if n % 2 == 0 else []
             place += length
@@ -338,7 +341,7 @@ def test_what_has_changed_in_a_list() -> None:
     assert lists.changes(was, {a: ("processing", 0), b: ("pending", 0)}) == 1
     assert lists.changes(was, {c: ("pending", 0), **was}) == 1
     assert lists.changes(was, {a: ("pending", 0)}) == 1
-    full = {uuid4(): ("pending", 0) for _ in range(lists.LINES)}
+    full = {uuid4(): ("pending", 0) for _ in range(LINES)}
     pushed = {c: ("pending", 0), **dict(list(full.items())[:-1])}
     assert lists.changes(full, pushed) == 1  # the last one only moved off the page
 
@@ -348,7 +351,7 @@ async def test_a_stream_of_a_list_says_how_many_changed(
 ) -> None:
     monkeypatch.setattr(lists, "EVERY", 0.0)
     monkeypatch.setattr(live, "EVERY", 0.01)
-    watch = lists.ListWatch(lists.job_filter({"queue": "mail"}), "mail")
+    watch = lists.ListWatch(job_filter({"queue": "mail"}), "mail")
     frames = live._frames(dashboard.site, ["jobs"], (), watch)
     first = await anext(frames)
     assert json.loads(first.decode().partition("data: ")[2])["jobs.changed"] == ""

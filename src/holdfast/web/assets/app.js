@@ -39,14 +39,24 @@
     const mine = ++peeking;
     const list = one("[data-jobs]");
     if (!list || !address) return;
+    // The room is there with the key or the click, and what comes later moves nothing.
+    const opens = new URL(address, location.href).searchParams.has("peek");
+    let panel = one("[data-peek]", list);
+    list.className = opens ? "cols c-jobs" : "cols c-one";
+    history.replaceState(null, "", address);
+    if (!opens) { panel?.remove(); return; }
+    if (!panel) {
+      panel = document.createElement("aside");
+      panel.className = "panel peek";
+      panel.dataset.peek = "";
+      list.append(panel);
+    }
+    panel.setAttribute("aria-busy", "true");
     const answer = await fetch(address, part);
     if (mine !== peeking || !answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const panel = one("[data-peek]", page);
-    one("[data-peek]", list)?.remove();
-    list.className = panel ? "cols c-jobs" : "cols c-one";
-    if (panel) list.append(document.importNode(panel, true));
-    history.replaceState(null, "", address);
+    const found = one("[data-peek]", new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (mine !== peeking) return;
+    if (found) panel.replaceWith(document.importNode(found, true)); else { panel.remove(); list.className = "cols c-one"; }
   }
 
   // Clicks --------------------------------------------------------------------------------------------------------
