@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from tests.conftest import wait_until  # noqa: E402
 from tests.web.browser import FLAGS, PROGRAM  # noqa: E402
+from tests.web.history import make_history  # noqa: E402
 from tests.web.surfing import made_for  # noqa: E402
 from tests.web.troubled import make_trouble, served, shop_app  # noqa: E402
 
@@ -43,6 +44,7 @@ def main(folder: Path) -> int:
         migrate.up(server.dsn())
         kit = Kit(shop_app(), server.dsn())
         make_trouble(kit)
+        make_history(kit)
         # Where this machine keeps its files is of no interest to anybody.
         kit.sql(
             f"UPDATE holdfast.errors SET trace = replace(trace, '{ROOT}/tests/web/troubled.py', '/srv/shop/tasks.py')"
@@ -87,7 +89,10 @@ def _views(kit: Kit) -> Iterator[tuple[str, str]]:
         yield (path or "overview").replace("/", "-"), path
     operator = Operator(kit.database, "shots")
     failed = operator.list_jobs(JobFilter(queue="billing")).jobs
-    yield "job", f"jobs/{max(failed, key=lambda job: job.attempts).id}"
+    worst = max(failed, key=lambda job: job.attempts).id
+    yield "job", f"jobs/{worst}"
+    yield "peek", f"jobs?state=held&peek={worst}"
+    yield "keys-parcels", "keys/parcels"
     group = operator.group_dead().groups[0]
     yield "dead-group", f"dead?group={group.id}"
     yield "redrive", f"acts/dead-redrive?group={group.id}&back=dead"

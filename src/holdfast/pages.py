@@ -167,6 +167,60 @@ class Counted:
     title: str
     note: str = ""
     offers: Sequence[Link] = ()  # other spans of time
+    marks: Sequence[tuple[datetime, str]] = ()  # what happened meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One that reads a log, and how far it is."""
+
+    label: str
+    page: str
+    position: int
+    note: str = ""  # what it is
+    said: str = ""  # how far behind
+    tone: Tone = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A log from its first to its last position, and where each of its readers is."""
+
+    first: int
+    last: int
+    readers: Sequence[Reader]
+    title: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What one worker owns of a ring."""
+
+    label: str
+    ranges: Sequence[tuple[int, int]]  # first and last bucket
+    link: Link
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A bucket of a ring that is worth to be seen, with why."""
+
+    bucket: int
+    label: str
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Who owns which buckets, as a circle: the chosen worker in colour, all others in grey."""
+
+    buckets: int
+    owned: Sequence[Owned]
+    title: str
+    note: str = ""
+    pinned: Sequence[Pinned] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +233,7 @@ class Alert:
     offers: Sequence[Offer] = ()
 
 
-Block = Table | Figures | Facts | Text | Bars | Counted | Alert
+Block = Table | Figures | Facts | Text | Bars | Counted | Reach | Ring | Alert
 
 
 @dataclass(frozen=True, slots=True)

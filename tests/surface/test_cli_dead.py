@@ -62,6 +62,7 @@ def test_dead_list(shop: Kit, cli: Cli) -> None:
         "last_died_at",
         "error",
         "job_id",
+        "by_hour",
     ]
     assert group["job_id"] in ids[:3]
     assert [g["count"] for g in cli.json("dead", "list", "-e", "keyerror")["groups"]] == [1]

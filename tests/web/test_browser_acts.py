@@ -14,7 +14,7 @@ from tests.web.browser import FLAGS, PROGRAM
 from tests.web.test_browser import Watched
 from tests.web.troubled import OrderPaid, checkout, make_trouble, served, shop_app
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Workflow
 from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.store.search import JobFilter
@@ -89,6 +89,11 @@ def chromium() -> Iterator[Browser]:
 def shop(holdfast_kit: Any) -> Kit:
     app = shop_app()
     hooks = app.webhooks(on=["nothing.*"])
+
+    @app.workflow(name="refund")
+    async def refund(wf: Workflow) -> None:
+        raise ValueError("there is nothing to give back")
+
     kit: Kit = holdfast_kit(app, QUICK)
 
     def fill() -> None:
@@ -97,6 +102,7 @@ def shop(holdfast_kit: Any) -> Kit:
             checkout.using(id=f"order:{n}").start(order_id=n)
         kit.app.publish(OrderPaid(99, customer=1, cents=995))
         kit.sql("SELECT holdfast.turn_page()")
+        refund.using(id="refund:1").start()
         hooks.endpoints.create(tenant="acme", url="https://acme.example/hooks")
 
     with ThreadPoolExecutor(1) as thread:  # a loop of playwright's runs in this one
@@ -155,12 +161,10 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         (f"workflows/{runs['order:12']}", "workflow cancel", {"reason": "a test"}),
         (f"workflows/{runs['order:21']}", "workflow terminate", {"reason": "a test"}),
     ]  # fmt: skip
-    elsewhere = {  # what it takes to offer these is in tests of their own
-        "subscriptions replay", "subscriptions retry", "subscriptions forget-failures", "subscriptions remove",
-        "webhook redeliver", "workflow retry", "workers drain",
-    }  # fmt: skip
     made = serve(shop.app, "kept")
-    assert {act for _, act, _ in (*first, *then)} | elsewhere == set(made.site.acts)
+    pressed = {act for _, act, _ in (*first, *then)}
+    # A delivery that can be sent again needs somebody to send it to: test_webhook_pages.py.
+    assert pressed | WHEN_SOMETHING_FAILED | {"workers drain", "webhook redeliver"} == set(made.site.acts)
     with served(made) as base:
         mara, vera, omar = (Clicking(chromium, base, who) for who in ("mara", "vera", "omar"))
         vera.page.goto(base)
@@ -190,6 +194,37 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
     assert mara.watched.complaints == omar.watched.complaints == []
     for one in (mara, vera, omar):
         one.watched.context.close()
+
+
+WHEN_SOMETHING_FAILED = {
+    "subscriptions replay", "subscriptions retry", "subscriptions forget-failures", "subscriptions remove",
+    "workflow retry",
+}  # fmt: skip
+FAILURE = """
+INSERT INTO holdfast.event_failures (subscription, position, seq, shard, kind, event_id, type, key, error, at)
+SELECT 'shop.book', %s, e.seq, 0, 'skipped', e.id, e.type, e.key, 'no such customer', holdfast.now()
+FROM holdfast.events e ORDER BY e.seq OFFSET %s - 1 LIMIT 1
+"""
+
+
+def test_the_acts_of_what_failed(chromium: Browser, shop: Kit) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(shop.run_worker).result()  # the run that fails
+    run = shop.sql("SELECT id FROM holdfast.workflow_runs WHERE key = 'refund:1'")[0]["id"]
+    with served(serve(shop.app, "kept")) as base:
+        mara = Clicking(chromium, base, "mara")
+        _do(shop, mara, [(f"workflows/{run}", "workflow retry", {})])
+        book = "events/subscriptions/shop.book"
+        for position, act in ((3, "subscriptions retry"), (5, "subscriptions forget-failures")):
+            shop.sql(FAILURE, [position, position])
+            _do(shop, mara, [(book, act, {})])
+        _do(shop, mara, [(book, "subscriptions replay", {"start": "start", "again": "yes"})])
+        (begun, *_) = shop.sql(
+            "SELECT name FROM holdfast.subscriptions WHERE replay_of IS NOT NULL ORDER BY name DESC"
+        )
+        _do(shop, mara, [(f"events/subscriptions/{begun['name']}", "subscriptions remove", {})])
+        assert mara.watched.complaints == []
+        mara.watched.context.close()
 
 
 def _do(shop: Kit, mara: Clicking, steps: list[tuple[str, str, dict[str, str]]]) -> None:

@@ -275,3 +275,16 @@ async def test_a_stream_says_that_the_database_is_away(
     (frame,) = await _frames(dashboard, ["overview"], 1)
     assert frame["event"] == "away"
     assert "bo:pw" not in frame["sentence"]
+
+
+async def test_a_program_that_has_what_there_is_gets_nothing_again(
+    mara: Surfer, kit: Kit, shop: Shop
+) -> None:
+    first = await mara.get("/api/v1/jobs")
+    tag = first.headers["etag"]
+    again = await mara.get("/api/v1/jobs", **{"if-none-match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    await asyncio.to_thread(kit.app.send, "send", {"order_id": 9})
+    other = await mara.get("/api/v1/jobs", **{"if-none-match": tag})
+    assert other.status_code == 200
+    assert other.headers["etag"] != tag

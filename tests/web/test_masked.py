@@ -1,5 +1,6 @@
 """`masked=` holds wherever what a task was given may appear: schedules, errors, events, runs, the audit; pages and JSON."""
 
+import asyncio
 import json
 import re
 from datetime import timedelta
@@ -158,3 +159,30 @@ def test_a_workflow_names_what_it_masks_as_a_task_does() -> None:
 )  # fmt: skip
 def test_a_value_beside_a_name_that_a_task_masks(text: str, seen: str) -> None:
     assert masked_text(text, names=["diagnosis", "street"]) == seen
+
+
+async def test_a_dashboard_without_the_code_masks_what_workers_say(kit: Kit) -> None:
+    given = {"patient": 1, "diagnosis": "gout", "address": {"street": "Elm Row", "town": "Ayr"}}
+    done = kit.app.send("treat", given)
+    await asyncio.to_thread(kit.run_worker)  # it comes, says what its code masks, and goes
+    waits = kit.app.send("treat", given, run_after=timedelta(hours=1))
+    said = kit.sql("SELECT metadata -> 'masked' AS names FROM holdfast.workers")[0]["names"]
+    assert said == ["diagnosis", "story", "street"]
+    bare = Holdfast(kit.url)
+    made = made_for(bare)
+    mara = Surfer(made)
+    try:
+        for job in (done, waits):
+            for path in (
+                f"/jobs/{job.id}",
+                f"/api/v1/jobs/{job.id}",
+                f"/jobs?peek={job.id}",
+                f"/acts/jobs-edit?id={job.id}",
+            ):
+                text = (await mara.get(path)).text
+                assert leaks(text) == [], path
+        assert "Ayr" in (await mara.get(f"/jobs/{waits.id}")).text  # what is no secret is shown
+    finally:
+        await made.close()
+        await bare.database.aclose()
+        bare.close()

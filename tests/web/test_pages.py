@@ -43,8 +43,8 @@ async def test_a_page_of_a_shop_in_trouble(mara: Surfer, shop: Shop, path: str) 
 
 async def test_the_overview_names_first_what_needs_somebody(mara: Surfer, shop: Shop) -> None:
     text = await mara.page("/")
-    assert text.index("Needs attention") < text.index("Oldest due")
-    assert "order:9182" in text[: text.index("Oldest due")]
+    assert text.index("Needs attention") < text.index("Oldest that could run")
+    assert "order:9182" in text[: text.index("Oldest that could run")]
 
 
 async def test_a_job_says_why_it_does_not_run_and_what_happened(mara: Surfer, shop: Shop) -> None:

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..model.state import BLOCKED, DEAD_LETTER
 from ..store import dead as store
 from ..store.acts import Locked
-from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
+from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died, Facet
 from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
@@ -71,6 +71,18 @@ def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
     groups, looked_at = yield from store.group_dead(wanted, window, limit)
     capped = looked_at >= CAP or (yield from store.reach_list(None, window)) is not None
     return DeadGroups(groups, looked_at, capped)
+
+
+def dead_facets(group: str, task: str, *, limit: int = 3) -> Procedure[list[Facet]]:
+    """Which keys, tags and queues most of a group's dead letters have."""
+    check_dead(DeadFilter(group=group, task=task))
+    check_limit(limit)
+
+    def look() -> Flow[list[Facet]]:
+        yield from prefer_indexes()
+        return (yield from store.dead_facets(group, task, limit))
+
+    return (yield from run(look))
 
 
 def list_dead(

@@ -37,6 +37,8 @@ class Operator(Runner):
     # How things stand
     overview = Method(overview.overview)
     minutes = Method(stats.minutes)
+    waits = Method(stats.waits)
+    trend = Method(samples.trend)
     stats = Method(stats.stats)
     usual = Method(samples.usual)
     samples = Method(samples.samples)
@@ -75,6 +77,7 @@ class Operator(Runner):
 
     # Dead letters
     group_dead = Method(dead.group_dead)
+    dead_facets = Method(dead.dead_facets)
     list_dead = Method(dead.list_dead)
     select_dead = Method(dead.select_dead)
     preview_dead = Method(dead.preview_dead)
@@ -114,5 +117,6 @@ class Operator(Runner):
 
     # Workers
     list_workers = Method(workers.list_workers)
+    masked_names = Method(workers.masked_names)
     drain_workers = Method(workers.drain_workers)
     wait_until_gone = Method(workers.wait_until_gone)

@@ -1,12 +1,13 @@
 """History: how the queues stood, minute by minute, and what is usual at this time of day."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..store import samples as store
-from ..store.samples import Sample, Usual
+from ..store.samples import Sample, Trend, Usual
 from .procedure import Procedure, run
 from .search import check_queue
 
@@ -36,6 +37,11 @@ def samples(
         raise ConfigurationError(f"step_minutes must be between 1 and 1440, not {step}")
     yield from check_queue(queue)
     return History(step, (yield from run(lambda: store.samples(queue, back, step, _LINES))))
+
+
+def trend(queues: Sequence[str], *, since: float = 3600.0) -> Procedure[list[Trend]]:
+    """Each minute of all queues together, and of those that are named, the oldest first."""
+    return (yield from run(lambda: store.sample_trend(queues, since)))
 
 
 def usual() -> Procedure[list[Usual]]:

@@ -1,19 +1,20 @@
 """How much gets done: by queue and by task over the last minutes, and what takes the space."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ..errors import ConfigurationError
 from ..store import jobs
 from ..store import stats as store
 from ..store.statement import Flow
-from ..store.stats import Done, Minute, Relation, Window
+from ..store.stats import Done, Marked, Minute, Relation, Waited, Window
 from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
 
 MOST_MINUTES = 24 * 60
 _LINES = 1000
 _TABLES = 10
+_MARKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,26 @@ def minutes(*, back: int = 60) -> Procedure[list[Minute]]:
     by = {minute.at: minute for minute in found}
     times = [window.since + timedelta(minutes=n) for n in range(back + 1)]
     return [by.get(at, Minute(at, 0, 0, 0)) for at in times]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    since: datetime
+    waited: list[Waited]  # by minute and queue, the oldest first
+    marks: list[Marked]  # what happened meanwhile, the newest first
+
+
+def waits(*, back: int = 60) -> Procedure[Waits]:
+    """How long jobs had waited when they began, and what may explain a change of it."""
+    if not 1 <= back <= MOST_MINUTES:
+        raise ConfigurationError(f"back must be between 1 and {MOST_MINUTES}, not {back}")
+
+    def look() -> Flow[Waits]:
+        window = yield from store.stats_window(back)
+        waited = yield from store.stats_waits(window.since)
+        return Waits(window.since, waited, (yield from store.stats_marks(window.since, _MARKS)))
+
+    return (yield from run(look))
 
 
 def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:

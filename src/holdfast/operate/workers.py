@@ -34,6 +34,11 @@ def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
     return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS)))
 
 
+def masked_names() -> Procedure[frozenset[str]]:
+    """The names that the code of workers masks, for those who look at jobs without the code."""
+    return (yield from run(store.masked_names))
+
+
 def drain_workers(
     *,
     ids: Sequence[str] = (),

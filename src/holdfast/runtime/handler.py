@@ -57,6 +57,7 @@ class Handler:
     gather: Gather | None = None
     breaker: Breaker | None = None
     keep: bool | None = None  # whether something stays of jobs that completed; None: as their queue says
+    masked: tuple[str, ...] = ()  # names of arguments and results that nobody is shown
     fingerprint: Callable[[], str] = str  # of its signature: workers of the same one take the same payloads
     returns_none: bool = False  # by its annotation: None needs no encoding
     drive: Callable[..., Awaitable[Outcome]] | None = (
@@ -123,6 +124,12 @@ def kept(handlers: Handlers) -> dict[str, bool]:
     """The tasks that say by themselves whether their completed jobs are kept."""
     found = ((task, handlers.find(task, version)) for task, version in handlers.known())
     return {task: handler.keep for task, handler in found if handler is not None and handler.keep is not None}
+
+
+def masked_names(handlers: Handlers) -> list[str]:
+    """What their code masks, for those who look at jobs without it."""
+    found = (handlers.find(task, version) for task, version in handlers.known())
+    return sorted({name for handler in found if handler is not None for name in handler.masked})
 
 
 def signatures(handlers: Handlers) -> list[str]:

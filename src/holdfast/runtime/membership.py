@@ -13,7 +13,7 @@ from ..model.release import own_version
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
-from .handler import Handlers, signatures
+from .handler import Handlers, masked_names, signatures
 from .options import WorkerOptions
 from .supervisor_link import predecessor
 
@@ -27,7 +27,8 @@ class Membership:
         self._signatures = dict(zip(names, signatures(handlers), strict=True))
         self._concurrency = options.concurrency
         self._release = options.release
-        self._metadata = {"holdfast": own_version(), "labels": parse_labels(database.settings.labels or "")}
+        labels = parse_labels(database.settings.labels or "")
+        self._metadata = {"holdfast": own_version(), "labels": labels, "masked": masked_names(handlers)}
         self.identity = WorkerIdentity.create()
         self._died = predecessor()
         self._fenced: list[str] = []  # identities whose silence is still to be taken back

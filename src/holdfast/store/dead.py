@@ -11,6 +11,8 @@ from .queue_load import CAP
 from .search import LOOK, Found, containing
 from .statement import Flow, Row, Statement, ids, named, nothing
 
+HOURS = 24
+
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
@@ -66,6 +68,17 @@ class DeadGroup:
     last_died_at: datetime
     error: str | None  # of the last one, cut
     job_id: UUID  # of the last one
+    by_hour: Sequence[int] = ()  # how many died in each of the last 24 hours, the oldest first
+
+
+class Facet(NamedTuple):
+    """How many dead letters of a group have one key, tag or queue."""
+
+    kind: str  # "key", "tag" or "queue"
+    value: str
+    count: int
+    different: int  # values of this kind
+    whole: int  # dead letters that were looked at
 
 
 class Died(NamedTuple):
@@ -129,10 +142,22 @@ def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple
     """The groups, the largest first, and how many dead letters were looked at: CAP of the newest at most."""
 
     def decode(rows: Sequence[Row]) -> tuple[list[DeadGroup], int]:
-        return [DeadGroup(*r[:8]) for r in rows], rows[0][8] if rows else 0
+        return [DeadGroup(*r[:8], _by_hour(r[8])) for r in rows], rows[0][9] if rows else 0
 
     params = (LOOK, CAP, limit, *window, *_filters(f))
     return named("group_dead", params, decode)
+
+
+def _by_hour(hours: Sequence[int] | None) -> tuple[int, ...]:
+    counts = [0] * HOURS
+    for ago in hours or ():
+        counts[HOURS - 1 - min(ago, HOURS - 1)] += 1
+    return tuple(counts)
+
+
+def dead_facets(group: str, task: str, limit: int) -> Statement[list[Facet]]:
+    """Among the newest CAP dead letters; the most frequent of each kind first."""
+    return named("dead_facets", (CAP, group, task, limit), lambda rows: [Facet(*r) for r in rows])
 
 
 def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Flow[list[UUID]]:

@@ -1,5 +1,6 @@
 """Samples: how each queue stood in each minute."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,6 +46,20 @@ class Latest:
     queue: str
     behind: int
     oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One minute of a queue, or with `queue` None of all of them together."""
+
+    at: datetime
+    queue: str | None
+    due: int
+    oldest: float | None
+
+
+def sample_trend(queues: Sequence[str], seconds: float) -> Statement[list[Trend]]:
+    return named("sample_trend", (list(queues), seconds), lambda rows: [Trend(*r) for r in rows])
 
 
 def take_sample(late_after: float) -> Statement[bool]:

@@ -67,6 +67,33 @@ def stats_minutes(since: datetime) -> Statement[list[Minute]]:
     return named("stats_minutes", (since,), lambda rows: [Minute(*r) for r in rows])
 
 
+class Waited(NamedTuple):
+    """How long the attempts of a queue had waited that began in one minute: from due to started."""
+
+    at: datetime
+    queue: str
+    longest: float
+    counts: Sequence[int]  # by bucket, as model/histogram.py has them
+
+
+def stats_waits(since: datetime) -> Statement[list[Waited]]:
+    """The oldest first; minutes in which a queue began nothing are left out."""
+    return named("stats_waits", (since,), lambda rows: [Waited(*r) for r in rows])
+
+
+class Marked(NamedTuple):
+    """Something that happened, which may explain a change."""
+
+    at: datetime
+    kind: str  # "release" or "breaker"
+    name: str
+
+
+def stats_marks(since: datetime, limit: int) -> Statement[list[Marked]]:
+    """The newest first."""
+    return named("stats_marks", (since, limit), lambda rows: [Marked(*r) for r in rows])
+
+
 def stats_queues(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:
     params = (window.since, queue, task, limit)
     return named("stats_queues", params, lambda rows: _done(rows, window.minutes))

@@ -89,6 +89,11 @@ class Seat(NamedTuple):
         return f"{self.queue} {self.seat} {self.worker}"
 
 
+def masked_names() -> Statement[frozenset[str]]:
+    """What the code of workers masks, those that are gone included."""
+    return named("masked_names", (), lambda rows: frozenset(row[0] for row in rows))
+
+
 def ring_seats(queues: Sequence[str], dead_after: float, asking: str | None = None) -> Statement[list[Seat]]:
     def decode(rows: Sequence[Row]) -> list[Seat]:
         return [Seat(*r) for r in rows]

@@ -99,6 +99,7 @@ class Definition:
             gather=self.gather,
             breaker=settings.breaker,
             keep=settings.keep_completed,
+            masked=settings.masked,
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:

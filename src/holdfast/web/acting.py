@@ -57,11 +57,13 @@ def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
 async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | None:
     if act.preview is None:
         return None
+    await site.learn_masked()
     return await site.operator(call.actor).arun(act.preview(given))
 
 
 async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
     """Whoever looks next sees what it did."""
+    await site.learn_masked()
     try:
         return await site.operator(call.actor).arun(act.do(given))
     finally:

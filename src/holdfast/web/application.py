@@ -275,6 +275,7 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
     check_texts({**call.request.path_params, **query})
     _check_searches(page, call, query)
     _check_choices(page, query)
+    await site.learn_masked()
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
     return await site.look(page.load(Asked(dict(call.request.path_params), query, site.app.tasks)))
@@ -339,8 +340,7 @@ async def _api(site: Site, page: Page, call: Call) -> Response:
         return call.json({"in_use": False, "about": page.about})
     # By its own names, before it is wrapped in ours.
     seen = for_role(plain(view.data), call.who.role, site.masked_of)
-    body = written({"data": seen, "next": plain(view.more), "cut": bool(view.cut)})
-    return Response(body, media_type="application/json")
+    return call.tagged(written({"data": seen, "next": plain(view.more), "cut": bool(view.cut)}))
 
 
 async def _confirm(site: Site, act: Act, call: Call) -> Response:
@@ -360,7 +360,7 @@ async def _api_act(site: Site, act: Act, call: Call) -> Response:
 async def _openapi(site: Site, call: Call) -> Response:
     """As it is: what it calls by a secret's name is the name of a field."""
     call.query(())
-    return Response(written(describe_api(site, call.prefix)), media_type="application/json")
+    return call.tagged(written(describe_api(site, call.prefix)))
 
 
 async def sign_in(site: Site, request: Request) -> Response:

@@ -1,13 +1,14 @@
 """Pictures of numbers, as shapes with coordinates: the template writes them as SVG. Nothing here is a style."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.pages import Bars, Counted
 from holdfast.web.shown import clock, span
+from holdfast.web.trends import WaitLines
 
 WIDTH, HEIGHT = 640.0, 168.0
 _BAR = {"": "line", "due": "line"}  # what only waits is grey
@@ -43,6 +44,7 @@ class Chart:
     across: Sequence[Mark]
     along: Sequence[Mark]
     sentence: str
+    marks: Sequence[Mark] = ()  # what happened, as lines
 
 
 def nice_top(value: float) -> int:
@@ -82,7 +84,14 @@ def counted_chart(counted: Counted) -> Chart:
     across = [Mark(floor - part * high, short(top * part)) for part in (0.0, 0.5, 1.0)]
     every = range(0, len(points), max(1, (len(points) - 1) // 4))
     along = [Mark(_LEFT + n * step, f"{points[n][0].astimezone(UTC):{clock_of}}") for n in every]
-    return Chart(columns, across, along, _sentence(counted))
+    marks = []
+    if len(points) > 1:
+        each = (points[1][0] - points[0][0]).total_seconds()
+        for at, said in counted.marks:
+            steps = (at - points[0][0]).total_seconds() / each
+            if 0 <= steps <= len(points):
+                marks.append(Mark(_LEFT + steps * step, f"{at.astimezone(UTC):{clock_of}} {said}"))
+    return Chart(columns, across, along, _sentence(counted), marks)
 
 
 def _sentence(counted: Counted) -> str:
@@ -125,5 +134,130 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
         title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
         rect = Rect(x, 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
         rows.append(BarRow(bar.label, bar.depth, bar.tone, took, bar.note, rect))
-    along = [Mark(part * (width - 4), span(whole * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    fine = whole < 10  # seconds: within them the clock alone says nothing
+    along = [
+        Mark(
+            part * (width - 4),
+            f"+{span(whole * part)}" if fine and part else clock(start + (end - start) * part, bars.now),
+        )
+        for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     return BarChart(rows, along, width)
+
+
+# Lines --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small line of how a number went, without axes."""
+
+    points: str
+    x: float
+    y: float
+
+
+def spark(values: Sequence[float], width: float = 62.0, height: float = 16.0) -> Spark | None:
+    """From 0 on, so that a small change looks small. None: there is nothing to draw."""
+    if len(values) < 2:
+        return None
+    top = max(*values, 1e-9)
+    step = (width - 4) / (len(values) - 1)
+    at = [(1 + n * step, height - 2 - value / top * (height - 5)) for n, value in enumerate(values)]
+    return Spark(" ".join(f"{x:.1f},{y:.1f}" for x, y in at), *at[-1])
+
+
+class Ended(NamedTuple):
+    """A line with the words at its end."""
+
+    pieces: Sequence[str]  # where nothing is known, it is interrupted
+    label: str
+    label_y: float
+    tone: str
+    leads: bool  # the one to look at
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    lines: Sequence[Ended]
+    across: Sequence[Mark]
+    along: Sequence[Mark]
+    sentence: str
+    table: Sequence[tuple[datetime, Sequence[float | None]]]
+    names: Sequence[str]
+
+
+_TONES = ("retry", "brand", "axis")
+_WIDE, _TALL, _X0, _X1, _Y0, _Y1 = 446.0, 178.0, 44.0, 322.0, 14.0, 158.0
+LEAST = 0.01  # seconds
+
+
+def wait_chart(found: WaitLines) -> LineChart | None:
+    """Seconds, on an axis on which each line is ten times the one below."""
+    known = [value for line in found.lines for value in line.points if value is not None]
+    if not known:
+        return None
+    low = math.log10(LEAST)
+    top = max(math.ceil(math.log10(max(*known, LEAST))), 1)
+    step = (_X1 - _X0) / max(len(found.times) - 1, 1)
+
+    def y_of(value: float) -> float:
+        part = (math.log10(max(value, LEAST)) - low) / (top - low)
+        return _Y1 - part * (_Y1 - _Y0)
+
+    lines = []
+    for line, tone in zip(found.lines, _TONES, strict=False):
+        last = next((value for value in reversed(line.points) if value is not None), None)
+        if last is not None:
+            label = f"{line.label} {span(last)}"
+            lines.append(
+                Ended(_pieces(line.points, step, y_of), label, y_of(last) + 3.5, tone, line is found.lines[0])
+            )
+    across = [
+        Mark(y_of(10.0**n), f"{10**n:,} s" if n >= 0 else f"{10 ** (n + 3)} ms")
+        for n in range(round(low), top + 1)
+    ]
+    along = [
+        Mark(_X0 + n * step, f"{found.times[n].astimezone(UTC):%H:%M}")
+        for n in range(0, len(found.times), max(1, (len(found.times) - 1) // 4))
+    ]
+    said = "; ".join(one.label for one in lines)
+    table = [
+        (at, [line.points[n] for line in found.lines])
+        for n, at in enumerate(found.times)
+        if any(line.points[n] is not None for line in found.lines)
+    ]
+    return LineChart(
+        _apart(lines),
+        across,
+        along,
+        f"Wait from due to start, log scale: {said}.",
+        table,
+        [line.label for line in found.lines],
+    )
+
+
+def _pieces(points: Sequence[float | None], step: float, y_of: Callable[[float], float]) -> list[str]:
+    pieces: list[list[str]] = [[]]
+    for n, value in enumerate(points):
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(f"{_X0 + n * step:.1f},{y_of(value):.1f}")
+    # One alone is a short line, or nobody would see it.
+    return [" ".join(of if len(of) > 1 else [*of, _beside(of[0])]) for of in pieces if of]
+
+
+def _beside(point: str) -> str:
+    x, _, y = point.partition(",")
+    return f"{float(x) + 2:.1f},{y}"
+
+
+def _apart(lines: Sequence[Ended]) -> list[Ended]:
+    """Words that do not stand on each other."""
+    placed: list[Ended] = []
+    for one in sorted(lines, key=lambda one: one.label_y):
+        y = max(one.label_y, placed[-1].label_y + 13) if placed else one.label_y
+        placed.append(one._replace(label_y=y))
+    over = max((placed[-1].label_y - _Y1 - 4) if placed else 0.0, 0.0)
+    return [one._replace(label_y=one.label_y - over) for one in placed]

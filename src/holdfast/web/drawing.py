@@ -17,6 +17,7 @@ from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart, counted_chart
 from holdfast.web.masking import before_quote, class_of_error, form_of, within_text
+from holdfast.web.rings import reach_chart, ring_chart
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}
@@ -130,6 +131,8 @@ def environment() -> Environment:
         trace_pieces=trace,
         bars_chart=bars_chart,
         counted_chart=counted_chart,
+        reach_chart=reach_chart,
+        ring_chart=ring_chart,
         address=address,
         offer_address=offer_address,
         slug=slug,

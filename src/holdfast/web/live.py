@@ -16,7 +16,8 @@ from holdfast.model.masking import masked_text
 from holdfast.operate.operator import Operator
 from holdfast.web.calls import Call, Refusal
 from holdfast.web.databases import places_of
-from holdfast.web.filters import job_id
+from holdfast.web.filters import JOB_FIELDS, job_id
+from holdfast.web.lists import JOBS, ListWatch, watched_list
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
 from holdfast.web.views.overview import numbers_of
@@ -33,13 +34,17 @@ MOST_TOPICS = 5
 
 
 async def stream(site: "Site", call: Call) -> Response:
-    """`GET /live?topics=overview,job:ID`. It sends names and values, never HTML."""
-    topics = [word for word in call.query(("topics",)).get("topics", "overview").split(",") if word]
+    """`GET /live?topics=overview,job:ID`, `GET /live?topics=jobs&state=dead`. It sends names and values, never HTML."""
+    query = call.query(("topics", *JOB_FIELDS))
+    topics = [word for word in query.pop("topics", "overview").split(",") if word]
     if len(topics) > MOST_TOPICS:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(topics)} topics are too many: {MOST_TOPICS} at most")
     for topic in topics:
-        if topic != "overview":
+        if topic not in ("overview", JOBS):
             _job_of(topic)
+    if query and JOBS not in topics:
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"a filter is for the topic {JOBS}")
+    listed = watched_list(call, query) if JOBS in topics else None
     if site.streams.total() >= MOST_STREAMS:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} streams are open. Ask again later")
     if site.streams[call.who.name] >= MOST_EACH:
@@ -47,7 +52,7 @@ async def stream(site: "Site", call: Call) -> Response:
             HTTPStatus.TOO_MANY_REQUESTS, f"{call.who.name} has {MOST_EACH} streams open. Close a page first"
         )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return _Stream(site, call.who.name, _frames(site, topics, _beside(call)), headers)
+    return _Stream(site, call.who.name, _frames(site, topics, _beside(call), listed), headers)
 
 
 class _Stream(StreamingResponse):
@@ -69,7 +74,9 @@ class _Stream(StreamingResponse):
 def _job_of(topic: str) -> str:
     kind, _, word = topic.partition(":")
     if kind != "job":
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"there is no topic {topic[:60]!r} (known: overview, job:ID)")
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST, f"there is no topic {topic[:60]!r} (known: overview, jobs, job:ID)"
+        )
     return str(job_id(word))
 
 
@@ -79,13 +86,17 @@ def _beside(call: Call) -> list["Site"]:
     return [site for site in call.site.beside if site.name in shown]
 
 
-async def _frames(site: "Site", topics: list[str], beside: Sequence["Site"] = ()) -> AsyncIterator[bytes]:
+async def _frames(
+    site: "Site", topics: list[str], beside: Sequence["Site"] = (), listed: "ListWatch | None" = None
+) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     quiet = 0.0
     ends = time.monotonic() + LASTS
     while time.monotonic() < ends:  # a browser asks again then, and is looked at again
         try:
-            values = await values_of(site, topics)
+            values = await values_of(site, [topic for topic in topics if topic != JOBS])
+            if listed is not None:
+                values |= await listed.values(site)
             values |= {f"db.{other.name}": "away" if other.trouble() else "" for other in beside}
             frame = {name: text for name, text in values.items() if sent.get(name) != text}
             event = "values"
@@ -113,7 +124,7 @@ async def _overview(site: "Site") -> dict[str, str]:
     worst = numbers.worst
     found = {
         "clock": f"{numbers.at:%H:%M:%S} UTC",
-        "oldest": span(worst.oldest_due_seconds if worst else 0.0),
+        "oldest": span(numbers.oldest(worst) if worst else 0.0),
         "due": number(numbers.due),
         "running": number(numbers.running),
         "done": number(round(numbers.found.finished_last_minute / 60, 1)),
@@ -123,7 +134,7 @@ async def _overview(site: "Site") -> dict[str, str]:
     for load in numbers.found.queues:
         found[f"q.{load.name}.due"] = number(load.pending)
         found[f"q.{load.name}.running"] = number(load.processing)
-        found[f"q.{load.name}.oldest"] = span(load.oldest_due_seconds)
+        found[f"q.{load.name}.oldest"] = span(numbers.oldest(load))
     for worker in numbers.workers:
         found[f"w.{worker.id}.running"] = number(worker.running)
     return found

@@ -58,7 +58,7 @@ def _page(page: Page) -> dict[str, Any]:
         "summary": page.about or page.title,
         "operationId": f"get_{re.sub('[^a-z]+', '_', page.path or 'overview').strip('_')}",
         "parameters": parameters,
-        "responses": {"200": ok, **_REFUSED},
+        "responses": {"200": ok, "304": {"description": "If-None-Match names what there is"}, **_REFUSED},
     }
 
 

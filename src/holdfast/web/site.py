@@ -38,6 +38,7 @@ T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")  # of W3C
 OLD = 600.0  # seconds that it serves beyond that, while a new one is made
+MASKED_LASTS = 30.0  # seconds that is remembered what workers mask
 STANDING = 10.0  # seconds between two looks at whether another database is there
 
 
@@ -78,6 +79,7 @@ class Site:
         self.named = named  # how a command names the app
         self.read_only = read_only
         self.snapshots = Snapshots()
+        self._masked_said: frozenset[str] = frozenset()  # by workers
         self.streams: Counter[str] = Counter()  # that are open, by who has them
         own = f"{secret or secrets.token_hex(32)}\0{name}"  # what is signed for one database is nothing in another
         self.csrf = Csrf(own.encode())
@@ -157,8 +159,18 @@ class Site:
         known = self.app.tasks.definition
         return masked_of(task, known) if type(known(task)) is Definition else self._masked_anywhere
 
-    @functools.cached_property
+    async def learn_masked(self) -> None:
+        """Before values are shown: what workers say that their code masks, for a dashboard that does not have the code."""
+        self._masked_said = await self.snapshots.get(
+            "masked", MASKED_LASTS, lambda: self.look(Operator.masked_names.procedure()), OLD
+        )
+
+    @property
     def _masked_anywhere(self) -> frozenset[str]:
+        return self._masked_here | self._masked_said
+
+    @functools.cached_property
+    def _masked_here(self) -> frozenset[str]:
         tasks = self.app.tasks
         return frozenset(secret for name, _ in tasks.known() for secret in masked_of(name, tasks.definition))
 

@@ -26,6 +26,7 @@ class Finding:
     details: list[str] = field(default_factory=list)
     otherwise: list[Advice] = field(default_factory=list)  # other ways out, one of which is enough
     jobs: int = 0  # that wait or died because of it, as far as they were counted
+    lasts: float | None = None  # seconds that it has been so, where that is known: of several, the longest
 
 
 class Left(str):

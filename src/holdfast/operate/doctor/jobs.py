@@ -29,7 +29,9 @@ def check_workers(p: Patient) -> Iterator[Finding]:
         level: Level = "error" if any(p.limits.is_late(u.seconds) for u in found) else "warning"
         what = f"{several(len(found), 'queue')} with due jobs and no live worker"
         details = [f"queue {u.queue}: due for {span(u.seconds)}, first {cut(u.task)}" for u in found]
-        yield Finding("unserved_queue", level, what, [start_worker(u.queue) for u in found], listed(details))
+        fix = [start_worker(u.queue) for u in found]
+        lasts = max(u.seconds for u in found)
+        yield Finding("unserved_queue", level, what, fix, listed(details), lasts=lasts)
 
 
 # Processing without a claim -----------------------------------------------------------------------------------------
@@ -79,7 +81,8 @@ def check_stuck(p: Patient) -> Iterator[Finding]:
         what = f"{several(len(deaf), 'job')} asked to stop long ago and still running"
         workers = sorted({h.worker for h in deaf})
         fix = [advise("drain_workers", workers=workers)]
-        yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]))
+        lasts = max(h.asked or 0.0 for h in deaf)
+        yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]), lasts=lasts)
     if slow := [h for h in held if h.asked is None and h.seconds >= p.limits.running]:
         what = f"{several(len(slow), 'job')} running for very long"
         fix = [advise("cancel_jobs", ids=[h.id for h in slow[:_NAMED]])]

@@ -1,6 +1,7 @@
 """Keys: what is blocked, parked or held after its trial, and lets nothing of its key run."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 
 from ...model.state import BLOCKED
@@ -26,6 +27,7 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             _release(blocked, "retry"),
             listed(_lines(blocked)),
             _release(blocked, "skip"),
+            lasts=_lasts(blocked),
         )
     if parked := p.probe.look(store.parked_heads(None, MOST_KEYS)):
         what = f"{_count(parked)} parked because of a dead letter: nothing of {them(parked)} runs until somebody decides"
@@ -36,6 +38,7 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             _release(parked, "retry"),
             listed(_lines(parked)),
             _release(parked, "skip"),
+            lasts=_lasts(parked),
         )
     if undecided := p.probe.look(undecided_trials(MOST_KEYS)):
         what = (
@@ -50,6 +53,10 @@ def check_keys(p: Patient) -> Iterator[Finding]:
         by_queue = groupby(sorted((h.queue, h.key) for h in undecided), key=lambda pair: pair[0])
         fix = [advise("lift_keys", queue=queue, keys=[key for _, key in of]) for queue, of in by_queue]
         yield Finding("undecided_trials", "warning", what, fix, listed(details))
+
+
+def _lasts(found: Sequence[StuckKey]) -> float:
+    return max((datetime.now(UTC) - min(k.since for k in found)).total_seconds(), 0.0)
 
 
 def _lines(found: Sequence[StuckKey]) -> list[str]:

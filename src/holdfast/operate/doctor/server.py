@@ -130,13 +130,17 @@ def check_horizon(p: Patient) -> Iterator[Finding]:
     if holders:
         what = f"{several(len(holders), 'session')} in a transaction for long: nothing deleted since can be removed"
         fix = [p.fixing(f"horizon:{h.pid}") for h in holders]
-        yield Finding("horizon_session", "warning", what, fix, listed([_holder(h) for h in holders]))
+        lasts = max((h.seconds for h in holders if h.seconds is not None), default=None)
+        yield Finding(
+            "horizon_session", "warning", what, fix, listed([_holder(h) for h in holders]), lasts=lasts
+        )
     if prepared := p.probe.look(store.horizon_prepared(p.limits.horizon)):
         what = f"{several(len(prepared), 'prepared transaction')} that nobody ends: nothing deleted since can be removed"
         fix = [run_sql(f"ROLLBACK PREPARED {literal(t.gid)}") for t in prepared]
         details = [f"{cut(t.gid)} of {t.owner}, prepared {span(t.seconds)} ago" for t in prepared]
         otherwise = [run_sql(f"COMMIT PREPARED {literal(t.gid)}") for t in prepared]
-        yield Finding("horizon_prepared", "error", what, fix, listed(details), otherwise)
+        lasts = max(t.seconds for t in prepared)
+        yield Finding("horizon_prepared", "error", what, fix, listed(details), otherwise, lasts=lasts)
     yield from _slots(p)
     if not p.server.sees_all:
         raise NotChecked(

@@ -27,11 +27,17 @@ def check_paused(p: Patient) -> Iterator[Finding]:
             what = f"{several(len(waiting), kind)} paused while {_jobs(jobs)} wait behind"
             details = [f"{_pause(x)}, {_jobs(count)} due" for x, count in waiting]
             fix = [_resume(x) for x, _ in waiting]
-            yield Finding(f"paused_{kind}", "warning", what, fix, listed(details), jobs=jobs.count)
+            lasts = max(x.seconds for x, _ in waiting)
+            yield Finding(
+                f"paused_{kind}", "warning", what, fix, listed(details), jobs=jobs.count, lasts=lasts
+            )
         if others := [x for x in of_kind if not x.waits]:
             what = f"{several(len(others), kind)} paused for more than {span(p.limits.paused)}"
             fix = [_resume(x) for x in others]
-            yield Finding(f"paused_{kind}", "info", what, fix, listed([_pause(x) for x in others]))
+            lasts = max(x.seconds for x in others)
+            yield Finding(
+                f"paused_{kind}", "info", what, fix, listed([_pause(x) for x in others]), lasts=lasts
+            )
 
 
 def _behind_pause(p: Patient, x: LongPaused) -> Count:
@@ -64,8 +70,9 @@ def check_breakers(p: Patient) -> Iterator[Finding]:
         what = f"{several(len(found), 'breaker')} open, {_jobs(jobs)} wait behind: what the task calls keeps failing"
         fix = [advise("resume_task", name=b.task) for b, _ in found]
         details = [_breaker(b, count) for b, count in found]
+        lasts = max(b.open_seconds or 0.0 for b, _ in found)
         yield Finding(
-            "open_breaker", "warning", what, fix, listed(details), [advise("list_tasks")], jobs.count
+            "open_breaker", "warning", what, fix, listed(details), [advise("list_tasks")], jobs.count, lasts
         )
 
 
@@ -83,7 +90,7 @@ def _breaker(b: BreakerSeen, behind: Count) -> str:
 
 def check_limits(p: Patient) -> Iterator[Finding]:
     """A limit that is used up while jobs wait for long, and workers have slots for more."""
-    fix, details, jobs = [], [], []
+    fix, details, jobs, waits = [], [], [], []
     late = p.probe.look(store.held_back(p.dead_after, p.limits.stuck))
     rules = p.probe.look(queue_rules([one.queue for one in late])) if late else {}
     for one in late:
@@ -95,12 +102,13 @@ def check_limits(p: Patient) -> Iterator[Finding]:
         load = p.probe.look(queue_load(one.queue))
         jobs.append(Count(0) if load is None else load.pending)
         details.append(f"queue {one.queue}: {_jobs(jobs[-1])} due, the oldest for {span(one.seconds)}; {why}")
+        waits.append(one.seconds)
         fix.append(advise("set_queue", queue=one.queue, rule=rule, value=value))
     if fix:
         total = _sum(jobs)
         what = f"{several(len(fix), 'queue')} held back by a limit while {_jobs(total)} wait"
         shows = [advise("show_queue", queue=a.data["queue"]) for a in fix]
-        yield Finding("full_limit", "warning", what, fix, listed(details), shows, total.count)
+        yield Finding("full_limit", "warning", what, fix, listed(details), shows, total.count, max(waits))
 
 
 def _in_the_way(one: HeldBack, rules: QueueRules, use: LimitUse) -> tuple[str, object, str] | None:

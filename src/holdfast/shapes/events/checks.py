@@ -91,7 +91,15 @@ def _stopped(found: Sequence[Health]) -> Iterator[Finding]:
             [a for h in stopped for a in ([_give_up(h)] if h.rebuilds else _each(h.name, "skip", "resume"))]
         )
         tries = [_verb("resume", name) for name in _names(stopped)]
-        yield Finding("stopped_subscription", "error", what, fix, listed([_line(h) for h in stopped]), tries)
+        yield Finding(
+            "stopped_subscription",
+            "error",
+            what,
+            fix,
+            listed([_line(h) for h in stopped]),
+            tries,
+            lasts=max((h.paused_seconds or 0.0 for h in stopped), default=None),
+        )
 
 
 def _expired(found: Sequence[Health]) -> Iterator[Finding]:
@@ -121,7 +129,10 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
     if blocked:
         what = f"{several(len(blocked), 'subscription')} that cannot go on for now: events wait in the log"
         fix = once([_look(h.name, h.kind) for h in blocked])
-        yield Finding("blocked_subscription", "error", what, fix, listed([_line(h) for h in blocked]))
+        lasts = max(h.lag_seconds for h in blocked)
+        yield Finding(
+            "blocked_subscription", "error", what, fix, listed([_line(h) for h in blocked]), lasts=lasts
+        )
     late = [
         h
         for h in active
@@ -130,7 +141,10 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
     if late:
         what = f"{several(len(late), 'subscription')} far behind the log"
         fix = [advise("events_lag")]
-        yield Finding("lagging_subscription", "warning", what, fix, listed([_line(h) for h in late]))
+        lasts = max(h.lag_seconds for h in late)
+        yield Finding(
+            "lagging_subscription", "warning", what, fix, listed([_line(h) for h in late]), lasts=lasts
+        )
 
 
 def _paused(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:

@@ -21,6 +21,8 @@ from ...pages import (
     Page,
     Pages,
     Problem,
+    Reach,
+    Reader,
     Row,
     Secret,
     Span,
@@ -40,6 +42,7 @@ from .store import Listed, LogState, Progress, Summary
 
 LINES = 50
 _READS = 64  # of a page: a log of quiet days has a few events in each
+_FAR = 1000  # events that a reader may be behind without a colour
 _NAME = Field("name")
 _TONES: dict[str, Tone] = {
     "running": "done",
@@ -109,6 +112,7 @@ def _log(asked: Asked) -> Procedure[View]:
     )
     heads = ("Position#", "When", "Type", "Key", "Data~")
     blocks: list[Block] = [
+        *([_reach(log, listed)] if listed and log.last > log.start else []),
         Table(
             _HEADS,
             [_subscription(row) for row in listed],
@@ -121,6 +125,22 @@ def _log(asked: Asked) -> Procedure[View]:
     ]
     data = {"log": log, "subscriptions": listed, "events": [_plain(e) for e in events]}
     return View(blocks, data, ("events", "tail", "--no-follow"), more=more)
+
+
+def _reach(log: LogState, listed: Sequence[Listed]) -> Reach:
+    readers = [
+        Reader(
+            row.name if row.shards == 1 else f"{row.name} {row.shard + 1}/{row.shards}",
+            f"events/subscriptions/{row.name}",
+            row.position,
+            f"{row.kind}, {row.status}",
+            f"{row.lag_events:,} behind" if row.lag_events else "at the end",
+            "retry" if row.status == "active" and row.lag_events > _FAR else _TONES.get(row.status, "due"),
+        )
+        for row in listed
+    ]
+    note = "every reader has its own place; none holds up another"
+    return Reach(log.start, log.last, readers, f"One log, {several(len(readers), 'reader')}", note)
 
 
 def _plain(e: Any) -> dict[str, Any]:
@@ -197,7 +217,7 @@ def _more_offers(one: Listed) -> list[Offer]:
         return [Offer("subscriptions remove", named)]
     verbs = ["skip", "reset", *(["replay"] if one.kind in ("jobs", "webhooks") else [])]
     if one.failures and one.kind != "projection":
-        verbs.append("retry")
+        verbs += ["retry", "forget-failures"]
     found = [Offer(f"subscriptions {verb}", named) for verb in verbs]
     return [*found, Offer("projection rebuild", named)] if one.kind == "projection" else found
 

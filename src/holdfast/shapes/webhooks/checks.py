@@ -23,13 +23,17 @@ def check_endpoints(p: Patient) -> Iterator[Finding]:
         details = [
             f"{_who(e)}: fails for {span(e.seconds)}, {cut(e.why or 'for no known reason')}" for e in failing
         ]
-        yield Finding("failing_endpoint", "warning", what, fix, listed(details), _each("disable", failing))
+        lasts = max(e.seconds for e in failing)
+        drops = _each("disable", failing)
+        yield Finding("failing_endpoint", "warning", what, fix, listed(details), drops, lasts=lasts)
     disabled = [e for e in found if e.status == "disabled" and e.why != BY_HAND]
     if disabled:
         what = f"{_many(disabled)} disabled because of what came back: events of the tenant make no delivery to it"
         details = [f"{_who(e)}: {_REASONS.get(e.why or '', e.why)}, {span(e.seconds)} ago" for e in disabled]
         fix = _each("enable", disabled)
-        yield Finding("disabled_endpoint", "warning", what, fix, listed(details), _each("delete", disabled))
+        lasts = max(e.seconds for e in disabled)
+        drops = _each("delete", disabled)
+        yield Finding("disabled_endpoint", "warning", what, fix, listed(details), drops, lasts=lasts)
     stopped = [e for e in found if e not in failing and e not in disabled and e.seconds >= p.limits.paused]
     if stopped:
         what = f"{_many(stopped)} paused or disabled by hand for more than {span(p.limits.paused)}"

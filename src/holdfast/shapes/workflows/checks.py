@@ -56,7 +56,8 @@ def check_code(p: Patient) -> Iterator[Finding]:
         ]
         fix = [start_worker(one.queue, p.knows(one.workflow, one.version)) for one in unknown]
         listing = [advise("list_runs", workflow=name) for name in sorted({one.workflow for one in unknown})]
-        yield Finding("unknown_workflows", "warning", what, once(fix), listed(details), listing)
+        lasts = max(one.seconds for one in unknown)
+        yield Finding("unknown_workflows", "warning", what, once(fix), listed(details), listing, lasts=lasts)
 
 
 CHECKS = (

@@ -91,6 +91,7 @@ class WorkflowDefinition(Definition):
             encode=self.codec.encode_result,
             fingerprint=self._fingerprint,
             queue=self.settings.queue,
+            masked=self.settings.masked,
             drive=self._drive,
         )
 

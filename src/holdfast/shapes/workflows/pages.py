@@ -1,6 +1,7 @@
 """Runs of workflows on the dashboard: which are stuck and on what, and what one run did."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -144,7 +145,8 @@ def _one(asked: Asked) -> Procedure[View]:
         )
     if one.error is not None:
         blocks.append(Table(("What happened~",), [Row((Problem(one.error),))], "It failed"))
-    blocks.append(Bars([_bar(entry) for entry in entries], one.now, "Timeline", note))
+    drawn = [_bar(entry) for entry in entries]
+    blocks.append(Bars([*drawn, *_waiting(one, entries)], one.now, "Timeline", note))
     heads = ("#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
     rows = [_record(entry) for entry in reversed(entries)]
     blocks.append(Table(heads, rows, "Records", "the last first", "Nothing is recorded yet."))
@@ -187,6 +189,19 @@ def _bar(entry: Entry) -> Bar:
         tone = "sched"
     note = entry.outcome if entry.outcome != "done" else entry.kind
     return Bar(entry.key, entry.began_at, entry.ended_at, tone, note, entry.key.count("/"))
+
+
+def _waiting(one: RunView, entries: Sequence[Entry]) -> list[Bar]:
+    """What it waits for now, from its last record on. Nothing is written down of it before it is over."""
+    if one.ended_at is not None or not (waits := bars.waits_for(one)):
+        return []
+    since = max((e.ended_at or e.began_at for e in entries), default=one.created_at)
+    known = {e.key for e in entries if e.ended_at is None}
+    return (
+        []
+        if known
+        else [Bar(f"waits for {waits.partition(',')[0]}", min(since, one.now), None, "sched", "open")]
+    )
 
 
 def _record(entry: Entry) -> Row:

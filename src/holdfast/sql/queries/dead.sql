@@ -69,10 +69,32 @@ WITH newest AS MATERIALIZED (
 )
 SELECT n.name, n.task, array_agg(DISTINCT n.queue ORDER BY n.queue), count(*), min(n.died_at), max(n.died_at),
        (array_agg(n.error ORDER BY n.died_at DESC, n.id DESC))[1], (array_agg(n.id ORDER BY n.died_at DESC, n.id DESC))[1],
+       array_agg(greatest(floor(extract(epoch FROM holdfast.now() - n.died_at) / 3600), 0)::int)
+           FILTER (WHERE n.died_at > holdfast.now() - interval '24 hours'),
        sum(count(*)) OVER ()::bigint
 FROM newest n
 GROUP BY n.name, n.task
 ORDER BY count(*) DESC, max(n.died_at) DESC, n.name LIMIT $3;
+
+-- name: dead_facets
+-- Of one group, among the newest dead letters: which keys, tags and queues have the most of it.
+-- $1 how many to look at, $2 group, $3 task, $4 how many of each kind
+WITH newest AS MATERIALIZED (
+    SELECT d.queue, d.partition_key, d.tags
+    FROM (SELECT l.queue, l.task, l.partition_key, l.tags, l.last_error FROM holdfast.dead_letters l
+          ORDER BY l.died_at DESC, l.id DESC LIMIT $1) d
+    WHERE d.task = $3
+      AND substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $2
+), counted AS (
+    SELECT 'key' AS kind, n.partition_key AS value, count(*) AS n FROM newest n WHERE n.partition_key IS NOT NULL GROUP BY 2
+    UNION ALL
+    SELECT 'tag', t.tag, count(*) FROM newest n CROSS JOIN LATERAL unnest(n.tags) AS t(tag) GROUP BY 2
+    UNION ALL
+    SELECT 'queue', n.queue, count(*) FROM newest n GROUP BY 2
+), ranked AS (
+    SELECT c.*, row_number() OVER (PARTITION BY c.kind ORDER BY c.n DESC, c.value) AS place, count(*) OVER (PARTITION BY c.kind) AS kinds FROM counted c
+)
+SELECT r.kind, r.value, r.n, r.kinds, (SELECT count(*) FROM newest) FROM ranked r WHERE r.place <= $4 ORDER BY r.kind, r.place;
 
 -- name: lock_dead_streams
 -- Lock the streams that dead letters go back to, until the commit.

@@ -34,6 +34,17 @@ WITH usual AS (
 SELECT coalesce(u.queue, l.queue), u.due, u.most_due, u.oldest, u.most_oldest, coalesce(u.days, 0), l.due, l.behind, l.oldest, l.workers
 FROM usual u FULL JOIN last l ON l.queue = u.queue ORDER BY 1;
 
+-- name: sample_trend
+-- How all queues stood together in each minute, and how each of those that are named did: the rows without a queue are of all.
+-- $1 queues, $2 seconds back
+SELECT s.minute, NULL, sum(s.due)::int, max(s.oldest)
+FROM holdfast.samples s WHERE s.minute >= holdfast.now() - make_interval(secs => $2::float8) GROUP BY s.minute
+UNION ALL
+SELECT s.minute, s.queue, s.due, s.oldest
+FROM unnest($1::text[]) AS n(queue)
+CROSS JOIN LATERAL (SELECT s.* FROM holdfast.samples s WHERE s.queue = n.queue AND s.minute >= holdfast.now() - make_interval(secs => $2::float8)) s
+ORDER BY 1, 2;
+
 -- name: last_samples
 -- The newest sample of each queue, of the last three minutes.
 SELECT DISTINCT ON (s.queue) s.queue, s.behind, s.oldest FROM holdfast.samples s

@@ -37,6 +37,30 @@ ORDER BY s.completed + s.failed DESC, s.queue, s.task LIMIT $4;
 SELECT t.minute, sum(t.completed)::bigint, sum(t.failed)::bigint, sum(t.dead)::bigint
 FROM holdfast.throughput t WHERE t.minute >= $1 GROUP BY t.minute ORDER BY t.minute;
 
+-- name: stats_waits
+-- How long attempts of each queue had waited, minute by minute: the longest, and how many by bucket. Sums of elements, because a row for each
+-- element would be 24 times as many.
+-- $1 since
+SELECT t.minute, t.queue, max(t.max_wait),
+       ARRAY[
+             coalesce(sum(t.waits[1]), 0), coalesce(sum(t.waits[2]), 0), coalesce(sum(t.waits[3]), 0), coalesce(sum(t.waits[4]), 0),
+             coalesce(sum(t.waits[5]), 0), coalesce(sum(t.waits[6]), 0), coalesce(sum(t.waits[7]), 0), coalesce(sum(t.waits[8]), 0),
+             coalesce(sum(t.waits[9]), 0), coalesce(sum(t.waits[10]), 0), coalesce(sum(t.waits[11]), 0), coalesce(sum(t.waits[12]), 0),
+             coalesce(sum(t.waits[13]), 0), coalesce(sum(t.waits[14]), 0), coalesce(sum(t.waits[15]), 0), coalesce(sum(t.waits[16]), 0),
+             coalesce(sum(t.waits[17]), 0), coalesce(sum(t.waits[18]), 0), coalesce(sum(t.waits[19]), 0), coalesce(sum(t.waits[20]), 0),
+             coalesce(sum(t.waits[21]), 0), coalesce(sum(t.waits[22]), 0), coalesce(sum(t.waits[23]), 0), coalesce(sum(t.waits[24]), 0)]::bigint[]
+FROM holdfast.throughput t WHERE t.minute >= $1 AND t.waits IS NOT NULL GROUP BY t.minute, t.queue ORDER BY t.minute, t.queue;
+
+-- name: stats_marks
+-- What may explain a change: releases that came, and breakers that opened and are not closed. A release is new when no worker of it is known
+-- from before.
+-- $1 since, $2 limit
+SELECT m.at, m.kind, m.name
+FROM (SELECT min(v.started_at) AS at, 'release' AS kind, v.release AS name FROM holdfast.workers v WHERE v.release <> '' GROUP BY v.release
+      UNION ALL
+      SELECT b.opened_at, 'breaker', b.task FROM holdfast.breakers b WHERE b.state <> 'closed') m
+WHERE m.at >= $1 ORDER BY m.at DESC LIMIT $2;
+
 -- name: stats_queues
 -- The same by queue.
 -- $1 since, $2 queue, $3 task, $4 limit

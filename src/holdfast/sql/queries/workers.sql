@@ -1,3 +1,8 @@
+-- name: masked_names
+-- What the code of workers masks, as they said when they came: also of those that are gone, whose jobs are still here.
+SELECT DISTINCT n.name FROM holdfast.workers v CROSS JOIN LATERAL jsonb_array_elements_text(
+    CASE jsonb_typeof(v.metadata -> 'masked') WHEN 'array' THEN v.metadata -> 'masked' ELSE '[]' END) AS n(name) ORDER BY n.name;
+
 -- name: register
 -- Enter the registry under an identity that never repeats.
 -- $1 id, $2 host, $3 pid, $4 queues, $5 tasks, $6 concurrency, $7 release, $8 signatures (JSON), $9 metadata (JSON)

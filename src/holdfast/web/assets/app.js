@@ -9,6 +9,8 @@
   const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
   const part = { headers: { "X-Fragment": "1" }, credentials: "same-origin" };
 
+  const here = () => location.pathname.slice(prefix.length + 1) + location.search;
+
   // Dialogs of acts -----------------------------------------------------------------------------------------------
   const dialog = one("[data-act-dialog]");
   async function ask(address) {
@@ -29,6 +31,32 @@
     bar.hidden = ids.length === 0;
     one("[data-count]", bar).textContent = String(ids.length);
     all("[data-pick]").forEach((box) => box.closest("tr").setAttribute("aria-selected", String(box.checked)));
+  }
+
+  // A job beside its list: the list, what is selected in it and the place on it stay as they are ----------------------
+  let peeking = 0;
+  async function peek(address) {
+    const mine = ++peeking;
+    const list = one("[data-jobs]");
+    if (!list || !address) return;
+    // The room is there with the key or the click, and what comes later moves nothing.
+    const opens = new URL(address, location.href).searchParams.has("peek");
+    let panel = one("[data-peek]", list);
+    list.className = opens ? "cols c-jobs" : "cols c-one";
+    history.replaceState(null, "", address);
+    if (!opens) { panel?.remove(); return; }
+    if (!panel) {
+      panel = document.createElement("aside");
+      panel.className = "panel peek";
+      panel.dataset.peek = "";
+      list.append(panel);
+    }
+    panel.setAttribute("aria-busy", "true");
+    const answer = await fetch(address, part);
+    if (mine !== peeking || !answer.ok) return;
+    const found = one("[data-peek]", new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (mine !== peeking) return;
+    if (found) panel.replaceWith(document.importNode(found, true)); else { panel.remove(); list.className = "cols c-one"; }
   }
 
   // Clicks --------------------------------------------------------------------------------------------------------
@@ -52,6 +80,15 @@
       return;
     }
     if (target.closest("[data-none]")) { all("[data-pick]").forEach((box) => { box.checked = false; }); count(); return; }
+    const unpeek = target.closest("[data-unpeek]");
+    if (unpeek) { event.preventDefault(); peek(unpeek.href); return; }
+    const line = target.closest("tr[data-peek-at]");
+    if (line && innerWidth > 1280 && !target.closest("a, button, input, label") && !String(getSelection())) {
+      one(".cursor")?.classList.remove("cursor");
+      line.classList.add("cursor");
+      peek(line.dataset.peekAt);
+      return;
+    }
     const link = target.closest("a[data-dialog]");
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); ask(link.href); }
   });
@@ -85,7 +122,6 @@
     if (at === null) delete kept[name]; else kept[name] = at;
     try { localStorage.setItem("holdfast-views", JSON.stringify(Object.fromEntries(Object.entries(kept).slice(-50)))); } catch { tell("This browser keeps nothing."); }
   }
-  const here = () => location.pathname.slice(prefix.length + 1) + location.search;
   function saved(word) {
     const [verb, name] = [word.split(" ")[0], word.replace(/^\S+\s*/, "").slice(0, 60)];
     if (verb === "save" && name) return [{ text: `Save this view as ${name}`, kind: "this browser", act: () => { keep(name, here()); tell(`Saved: ${name}.`); } }];
@@ -159,6 +195,16 @@
     next.classList.add("cursor");
     next.scrollIntoView({ block: "nearest" });
   }
+  // From the row that was selected last to this one.
+  let last = null;
+  function range(row) {
+    const rows = all("[data-row]");
+    const [from, to] = [rows.indexOf(last), rows.indexOf(row)].sort((a, b) => a - b);
+    if (from < 0) return;
+    rows.slice(from, to + 1).forEach((each) => { const pick = one("[data-pick]", each); if (pick) pick.checked = true; });
+    last = row;
+    count();
+  }
   // A key opens the preview of an act, and never does it.
   function press(verb) {
     const many = picked().length ? one(`[data-bulk$="jobs-${verb}"]`) : null;
@@ -179,14 +225,20 @@
       c: () => press("cancel"),
       j: () => move(1),
       k: () => move(-1),
-      x: () => { const pick = row && one("[data-pick]", row); if (pick) { pick.checked = !pick.checked; count(); } },
+      x: () => { const pick = row && one("[data-pick]", row); if (pick) { pick.checked = !pick.checked; last = row; count(); } },
+      X: () => range(row),
+      e: () => (row?.dataset.peekAt ? (innerWidth > 1280 ? peek(row.dataset.peekAt) : (location.href = one("[data-open]", row).href)) : one(".whyp")?.scrollIntoView({ block: "start" })),
+      p: () => one('main form[action$="/acts/queue-pause"] button, main form[action$="/acts/queue-resume"] button', row?.matches("tr") ? row : document)?.focus(),
+      ".": () => one("main .acts .btn:not(.off), main .bar-top .btn:not(.off)", row?.matches("tr") && one(".acts", row) ? row : document)?.focus(),
+      Escape: () => { const open = one("[data-unpeek]"); if (open) peek(open.href); else if (picked().length) { all("[data-pick]").forEach((box) => { box.checked = false; }); count(); } else row?.classList.remove("cursor"); },
       Enter: () => { const link = row && (row.matches("a") ? row : one("[data-open], a", row)); if (link && !event.target.closest("a, button")) link.click(); },
     }[event.key];
     if (does) { event.preventDefault(); does(); }
   });
 
   // Live numbers: values are swapped in place; nothing moves, appears or goes away -----------------------------------
-  const topics = one("[data-topics]")?.dataset.topics;
+  const watched = one("[data-topics]");
+  const topics = watched?.dataset.topics;
   const state = one("[data-live-state]");
   const away = one("[data-away]");
   let source = null;
@@ -195,7 +247,7 @@
   function stop() { source?.close(); source = null; }
   function start() {
     if (!topics || source || document.hidden) return;
-    source = new EventSource(`${prefix}/live?topics=${encodeURIComponent(topics)}`);
+    source = new EventSource(`${prefix}/live?topics=${encodeURIComponent(topics)}${watched.dataset.liveQuery ? `&${watched.dataset.liveQuery}` : ""}`);
     source.addEventListener("values", (event) => {
       seen = Date.now();
       show("live");

@@ -1,11 +1,13 @@
 """What kinds of failure are there, and which can go back?"""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Given, Offer, Page, View
+from holdfast.store.dead import Facet
 from holdfast.web.filters import DEAD_FIELDS, dead_filter, options, text
 from holdfast.web.views.drawn import Drawn
 
@@ -22,6 +24,7 @@ FILTERS = (
     ("older_than", "Died longer ago", "15m, 2h, 3d"),
 )
 LINES = 20
+FIRST = 5  # that are tried before the rest
 
 
 def page(site: "Site") -> Page:
@@ -36,10 +39,15 @@ def page(site: "Site") -> Page:
         if group is not None or each:
             letters = yield from Operator.list_dead.procedure(dead_filter(given), after=after, limit=LINES)
         chosen = next((one for one in groups.groups if one.id == group), None)
+        facets = []
+        if chosen is not None:
+            facets = yield from Operator.dead_facets.procedure(chosen.id, chosen.task)
         acted = given or {"all": "1"}
         context = {
             "groups": groups,
             "chosen": chosen,
+            "facets": _by_kind(facets),
+            "first": [str(one.id) for one in (letters.dead_letters if letters else [])[:FIRST]],
             "group": group,
             "each": each,
             "letters": letters,
@@ -55,7 +63,7 @@ def page(site: "Site") -> Page:
         offers = [Offer("dead redrive", acted), Offer("dead discard", acted)] if groups.groups else []
         return Drawn(
             (),
-            {"groups": groups, "dead_letters": letters},
+            {"groups": groups, "dead_letters": letters, "facets": facets},
             words,
             offers=offers,
             more=more,
@@ -65,6 +73,17 @@ def page(site: "Site") -> Page:
 
     takes = (*DEAD_FIELDS, "each", "after")
     return Page("dead", "Dead letters", load, "Work", "dead", searches=("error",), takes=takes)
+
+
+def _by_kind(facets: Sequence[Facet]) -> list[tuple[str, list[Facet], int]]:
+    """Each kind of which there is more than one, with how many have a value that is not named."""
+    found = []
+    for kind in ("tag", "key", "queue"):
+        of = [one for one in facets if one.kind == kind]
+        if of and of[0].different > 1:
+            others = max(of[0].whole - sum(one.count for one in of), 0) if kind != "tag" else 0
+            found.append((kind, of, others))
+    return found
 
 
 def _each(query: Given) -> bool:

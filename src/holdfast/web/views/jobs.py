@@ -1,13 +1,18 @@
 """Find jobs, and act on many."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.model import state
+from holdfast.operate.explain import Explanation
+from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, View
+from holdfast.pages import Asked, Page, State, View
+from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, job_filter, job_id, options, text
 from holdfast.web.views.drawn import Drawn, job_state, later
@@ -52,6 +57,8 @@ def page(site: "Site") -> Page:
             limit=LINES,
             patience=SOON if after is None else None,
         )
+        peek = text(asked.query, "peek")
+        peeked = None if peek is None else (yield from _peek(site, peek))
         given = {name: said for name in JOB_FIELDS if (said := text(asked.query, name)) is not None}
         given_page = {**given, "after": after} if after is not None else given
         context = {
@@ -61,6 +68,8 @@ def page(site: "Site") -> Page:
             "filters": FILTERS,
             "given": given,
             "after": after,
+            "peek": peeked,
+            "page_query": given_page,
             "queues": [load.name for load in numbers.found.queues],
             "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}),
         }
@@ -71,7 +80,29 @@ def page(site: "Site") -> Page:
         command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
         return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
 
-    return Page("jobs", "Jobs", load, "Work", "jobs", searches=("error",), takes=(*JOB_FIELDS, "after"))
+    return Page(
+        "jobs", "Jobs", load, "Work", "jobs", searches=("error",), takes=(*JOB_FIELDS, "after", "peek")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """One job beside the list: why it is not running, and what it is about."""
+
+    report: JobReport
+    state: State
+    why: Explanation
+    masked: Collection[str]
+
+
+def _peek(site: "Site", said: str) -> Procedure[Peek | None]:
+    """None: it is gone, and the list is there all the same."""
+    wanted = job_id(said)
+    report = yield from Operator.show_job.procedure(wanted)
+    if report is None:
+        return None
+    why = yield from Operator.explain.procedure(wanted, site.knows, MEANS)
+    return Peek(report, job_state(report.job), why, site.masked_of(report.job.task))
 
 
 def _time_of(place: UUID) -> str:

@@ -1,11 +1,16 @@
 """Who owns which key; which key is stuck, hot or parked?"""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.model.bucket import bucket
+from holdfast.model.ring import owners
 from holdfast.model.state import BLOCKED, PARKED
+from holdfast.operate.keys import HotKey
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.operate.ring import RingReport
+from holdfast.operate.ring import RingReport, RingWorker
 from holdfast.operate.wording import several
 from holdfast.pages import (
     Alert,
@@ -13,10 +18,14 @@ from holdfast.pages import (
     Block,
     Code,
     Facts,
+    Filter,
     Link,
     Offer,
+    Owned,
     Page,
+    Pinned,
     Problem,
+    Ring,
     Row,
     Table,
     Use,
@@ -30,6 +39,8 @@ from holdfast.web.views.drawn import state_word
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
+PINS = 8  # keys that the picture of a ring names
+MOVES = 6  # workers that are named where buckets go to
 _STUCK = ("Key", "Queue", "Why", "Since", "Jobs behind#", "Job in the way", "What happened~")
 
 
@@ -45,7 +56,7 @@ def pages(site: "Site") -> list[Page]:
             Table(
                 ("Key", "Queue", "Share of what is due", "Jobs#", "Finished last minute#", ""),
                 [
-                    Row((_key(k.queue, k.key), Link(k.queue, f"queues/{k.queue}"), Use(round(100 * k.share), 100),
+                    Row((_key(k.queue, k.key), Link(k.queue, f"queues/{k.queue}"), _share(k),
                          None if k.jobs is None else number(k.jobs), k.finished, "hot" if k.hot else ""))
                     for k in hot
                 ],
@@ -56,19 +67,28 @@ def pages(site: "Site") -> list[Page]:
             *[_ring(report) for report in rings],
         ]  # fmt: skip
         data = {"stuck": stuck, "hot": hot, "held": held, "rings": rings}
-        return View(blocks, data, ("keys", "blocked"))
+        aside = [
+            ring_of(report, "", _pinned(report.queue, stuck.keys, hot))
+            for report in rings[:1]
+            if report.workers
+        ]
+        return View(blocks, data, ("keys", "blocked"), aside=aside)
 
     def queue(asked: Asked) -> Procedure[View]:
         name = asked.path["queue"]
         key = text(asked.query, "key")
         if key is not None:
             return (yield from _one_key(name, key))
-        return (yield from _keys_of(name, text(asked.query, "after")))
+        return (yield from _keys_of(name, text(asked.query, "after"), text(asked.query, "worker") or ""))
 
     return [
         Page("keys", "Keys and ring", every, "Work", "ring"),
-        Page("keys/{queue}", "Keys", queue, takes=("key", "after")),
+        Page("keys/{queue}", "Keys", queue, filters=(Filter("key", "Key"),), takes=("after", "worker")),
     ]
+
+
+def _share(one: HotKey) -> Use:
+    return Use(round(100 * one.share), 100, "" if one.hot else "run")
 
 
 def _key(queue: str, key: str) -> Link:
@@ -83,7 +103,7 @@ def _stuck(one: StuckKey) -> Row:
         state_word(one.why),
         one.since,
         number(one.behind),
-        Link(str(one.job_id), f"jobs/{one.job_id}", code=True),
+        Link(one.task or str(one.job_id), f"jobs/{one.job_id}"),
         Problem(one.note),
     )
     return Row(cells, offers, f"{one.queue}:{one.key}")
@@ -93,6 +113,31 @@ def _release(one: StuckKey) -> Offer:
     return Offer("keys release", {"queue": one.queue, "key": one.key})
 
 
+def _pinned(queue: str, stuck: Sequence[StuckKey], hot: Sequence[HotKey]) -> list[Pinned]:
+    """The keys of a queue that are worth to be seen in its ring: those that do not move, then those with much work."""
+    found = [Pinned(bucket(one.key), one.key, "block") for one in stuck if one.queue == queue]
+    found += [Pinned(bucket(one.key), one.key, "retry") for one in hot if one.queue == queue and one.hot]
+    return list({one.bucket: one for one in reversed(found)}.values())[::-1][:PINS]
+
+
+def ring_of(report: RingReport, chosen: str, pinned: Sequence[Pinned] = ()) -> Ring:
+    """The worker that was chosen in colour, or the one of the first seat."""
+    names = [one.worker for one in report.workers]
+    of = chosen if chosen in names else names[0] if names else ""
+    owned = [
+        Owned(
+            f"{w.host}:{w.pid}",
+            w.ranges,
+            Link(w.worker, f"keys/{report.queue}", {"worker": w.worker}),
+            w.worker == of,
+        )
+        for w in report.workers
+    ]
+    it = next((w for w in report.workers if w.worker == of), None)
+    note = "" if it is None else f"{it.buckets:,} of {it.host}:{it.pid} in colour"
+    return Ring(report.buckets, owned, f"Who looks after {report.queue}", note, pinned)
+
+
 def _ring(report: RingReport) -> Table:
     rows = [
         Row(
@@ -100,8 +145,8 @@ def _ring(report: RingReport) -> Table:
                 Link(w.worker, "workers", code=True),
                 w.host,
                 w.seat,
-                Use(w.buckets, report.buckets),
-                _if_gone(report, w.buckets),
+                Use(w.buckets, report.buckets, "run"),
+                _if_gone(report, w),
             )
         )
         for w in report.workers
@@ -116,15 +161,20 @@ def _ring(report: RingReport) -> Table:
     )
 
 
-def _if_gone(report: RingReport, buckets: int) -> str:
-    others = len(report.workers) - 1
-    if not others:
+def _if_gone(report: RingReport, leaves: RingWorker) -> str:
+    """As the ring of those who stay would have it: nobody has to leave to know."""
+    left = {one.seat: one for one in report.workers if one is not leaves}
+    if not left:
         return "nobody is left"
-    where = "the other one" if others == 1 else f"the {others} others"
-    return f"its {buckets} buckets move to {where}, and no other bucket moves"
+    mine = owners([one.seat for one in report.workers])
+    then = owners(list(left))
+    moves = Counter(after for before, after in zip(mine, then, strict=True) if before == leaves.seat)
+    said = [f"{count} to {left[seat].host}:{left[seat].pid}" for seat, count in moves.most_common(MOVES)]
+    more = f" and {len(moves) - MOVES} more" if len(moves) > MOVES else ""
+    return f"its {leaves.buckets} buckets move: {', '.join(said)}{more}; no other bucket moves"
 
 
-def _keys_of(queue: str, after: str | None) -> Procedure[View]:
+def _keys_of(queue: str, after: str | None, worker: str) -> Procedure[View]:
     found = yield from Operator.list_keys.procedure(queue, after=after)
     rows = [
         Row(
@@ -145,7 +195,9 @@ def _keys_of(queue: str, after: str | None) -> Procedure[View]:
     more = None if found.next is None else {"after": found.next}
     crumbs = (Link("Keys and ring", "keys"),)
     blocks = [table, *[_ring(report) for report in rings]]
-    return View(blocks, found, ("keys", "list", queue), queue, crumbs, more=more)
+    stuck = yield from Operator.stuck_keys.procedure(queue)
+    aside = [ring_of(report, worker, _pinned(queue, stuck.keys, ())) for report in rings if report.workers]
+    return View(blocks, found, ("keys", "list", queue), queue, crumbs, aside, more=more)
 
 
 def _one_key(queue: str, key: str) -> Procedure[View]:

@@ -1,7 +1,6 @@
 """Why is it not running, what happened, and how to make it run."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -10,12 +9,11 @@ from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Bar, Bars, Link, Offer, Page, Tone, View
+from holdfast.pages import Asked, Link, Offer, Page, View
 from holdfast.shapes import MEANS
-from holdfast.store.show import Attempt
-from holdfast.web.charts import bars_chart
 from holdfast.web.filters import job_id
 from holdfast.web.findings import Todo, todo_of
+from holdfast.web.life import life_of
 from holdfast.web.views.audit import entries_of
 from holdfast.web.views.drawn import Drawn, job_state
 
@@ -33,15 +31,14 @@ def page(site: "Site") -> Page:
         report = yield from Operator.find_job.procedure(wanted)
         why = yield from Operator.explain.procedure(wanted, site.knows, MEANS)
         now = site.now()
-        timeline = timeline_of(report, now)
         context = {
             "report": report,
             "job": report.job,
             "state": job_state(report.job),
             "why": why,
             "todo": _todo(why, wanted, site),
-            "timeline": bars_chart(timeline),
-            "sentence": timeline.note,
+            "life": life_of(report, now),
+            "sentence": spent(report),
             "now": now,
             "facts": facts(report),
             "trace": site.trace_of(report.job.metadata),
@@ -121,36 +118,6 @@ def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
-def timeline_of(report: JobReport, now: datetime) -> Bars:
-    """From what is kept: when it was made and due, each failed attempt, the claim of now, the end."""
+def spent(report: JobReport) -> str:
     job = report.job
-    failed = sorted(report.errors, key=lambda one: one.at)
-    bars = [_waited(report, failed, now)]
-    for n, one in enumerate(failed):
-        until = failed[n + 1].at if n + 1 < len(failed) else _next_begin(report, now)
-        bars.append(Bar(one.what, one.at, max(until, one.at), "retry", one.kind))
-    if job.claimed_at is not None and (job.state == state.PROCESSING or job.finished_at is not None):
-        tone: Tone = (
-            "run" if job.state == state.PROCESSING else "done" if job.state == state.COMPLETED else "due"
-        )
-        end = job.finished_at
-        label = "running" if end is None else job.state
-        if end is None or end >= job.claimed_at:
-            bars.append(Bar(label, job.claimed_at, end, tone, job.claimed_by or ""))
-    spent = f"{job.attempts} of {job.max_attempts} attempts spent, claimed {_times(job.generation)}"
-    return Bars(bars, now, "Timeline", spent)
-
-
-def _next_begin(report: JobReport, now: datetime) -> datetime:
-    job = report.job
-    if job.state == state.PROCESSING and job.claimed_at is not None:
-        return job.claimed_at
-    return job.finished_at or now
-
-
-def _waited(report: JobReport, failed: list[Attempt], now: datetime) -> Bar:
-    job = report.job
-    ends = [failed[0].at] if failed else [job.claimed_at] if job.claimed_at else []
-    end = ends[0] if ends else job.finished_at or (None if report.place == "queue" else now)
-    label = "until the first failure" if failed else "waited"
-    return Bar(label, job.created_at, end, "due", "enqueued")
+    return f"{job.attempts} of {job.max_attempts} attempts spent, claimed {_times(job.generation)}"

@@ -1,9 +1,11 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.order import worst_first
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
@@ -12,15 +14,21 @@ from holdfast.operate.queues import queue_loads
 from holdfast.operate.stats import Stats
 from holdfast.pages import Asked, Counted, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
+from holdfast.store.samples import Latest, last_samples
 from holdfast.store.stats import Minute
+from holdfast.web.charts import Spark, spark, wait_chart
+from holdfast.web.filters import text
 from holdfast.web.findings import shown_findings
+from holdfast.web.trends import SPANS, Range, Trends, range_of, trends_of, wait_lines
 from holdfast.web.views.drawn import Drawn, later
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 _COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
-_COUNTS = tuple(field.name for field in fields(QueueLoad) if field.type is Count)
+_COUNTS = tuple(one.name for one in fields(QueueLoad) if one.type is Count)
+_SAID = {"1h": "hour", "6h": "6 hours", "1d": "day"}
+QUEUES = 12  # that the overview lists
 LASTS = 1.0  # seconds that one look serves everybody
 REST_LASTS = 5.0  # seconds of what changes slowly: rates, dead letters, what nobody serves
 FEW = 1_000  # due jobs of a queue that a look counts
@@ -38,6 +46,7 @@ class Numbers:
     workers: list[WorkerLine]
     stats: Stats
     minutes: list[Minute]
+    sampled: Mapping[str, Latest] = field(default_factory=dict)  # by queue, of the last minutes
 
     @property
     def due(self) -> Count:
@@ -53,12 +62,29 @@ class Numbers:
 
     @property
     def worst(self) -> QueueLoad | None:
-        """The queue whose oldest due job waits for the longest."""
+        """The queue in which a job that could run waits for the longest."""
         return max(
-            (load for load in self.found.queues if load.oldest_due_seconds is not None),
-            key=lambda load: load.oldest_due_seconds or 0.0,
+            (load for load in self.found.queues if self.oldest(load) is not None),
+            key=lambda load: self.oldest(load) or 0.0,
             default=None,
         )
+
+    def behind(self, load: QueueLoad) -> int:
+        """Of its due jobs: those behind a job or a key that waits for something else, as of the last minute."""
+        seen = self.sampled.get(load.name)
+        return min(seen.behind, load.pending.count) if seen is not None else 0
+
+    def oldest(self, load: QueueLoad) -> float | None:
+        """For how long its oldest due job waits that could run. Those behind a key that somebody has to release wait by
+        design; where there are such, it is what the last sample found."""
+        if not self.behind(load):
+            return load.oldest_due_seconds
+        return self.sampled[load.name].oldest
+
+    @property
+    def releases(self) -> list[str]:
+        """Of the application, as its live workers say."""
+        return sorted({worker.release for worker in self.workers if worker.release})
 
     @property
     def failed_share(self) -> float | None:
@@ -74,8 +100,14 @@ def _sum(counts: Any) -> Count:
 
 def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
+        span = text(asked.query, "history") or "1h"
+        if span not in SPANS:
+            raise ConfigurationError(f"history={span[:40]!r} is not one of {', '.join(SPANS)}")
         numbers = yield from later(lambda: numbers_of(site))
         diagnosis = yield from later(site.diagnosis)
+        queues = queues_worst_first(numbers)
+        trends = yield from later(lambda: trends_of(site, [row.load.name for row in queues[:QUEUES]]))
+        shown = yield from later(lambda: range_of(site, span))
         findings = worst_first(diagnosis.findings)
         wrong = shown_findings([f for f in findings if f.level != "info"], site.shell)
         context = {
@@ -84,10 +116,13 @@ def page(site: "Site") -> Page:
             "checks": len(diagnosis.checks),
             "not_checked": diagnosis.not_checked,
             "looked": site.snapshots.age("doctor") or 0.0,
-            "queues": queues_worst_first(numbers),
-            "jobs_a_minute": Counted(
-                _COUNTED, [(m.at, m[1:]) for m in numbers.minutes], "Jobs a minute", "the last hour, UTC"
-            ),
+            "queues": queues,
+            "sparks": {row.load.name: _due_spark(trends, row.load.name) for row in queues[:QUEUES]},
+            "kpis": _sparks(numbers, trends),
+            "trends": trends,
+            "waits": wait_chart(wait_lines(shown)),
+            "spans": [(one, one == span) for one in SPANS],
+            "jobs_a_minute": _counted(shown, span),
         }
         data = {
             "at": numbers.at,
@@ -95,10 +130,43 @@ def page(site: "Site") -> Page:
             "overview": numbers.found,
             "workers": numbers.workers,
             "minutes": numbers.minutes,
+            "trend": trends.total,
+            "usual_due": trends.usual_due,
+            "marks": shown.waits.marks,
         }
         return Drawn((), data, ("status",), template="overview.html", context=context)
 
-    return Page("", "Overview", load, icon="overview")
+    return Page("", "Overview", load, icon="overview", takes=("history",))
+
+
+def _counted(shown: Range, span: str) -> Counted:
+    marks = [
+        (m.at, f"release {m.name}" if m.kind == "release" else f"breaker of {m.name} opened")
+        for m in shown.waits.marks
+    ]
+    step = "" if shown.step == timedelta(minutes=1) else f", in steps of {shown.step.seconds // 60} minutes"
+    return Counted(
+        _COUNTED, [(m.at, m[1:]) for m in shown.minutes], "Jobs a minute" if not step else "Jobs",
+        f"the last {_SAID[span]}{step}, UTC", marks=marks,
+    )  # fmt: skip
+
+
+def _due_spark(trends: Trends, queue: str) -> Spark | None:
+    return spark([one.due for one in trends.queues.get(queue, ())])
+
+
+def _sparks(numbers: Numbers, trends: Trends) -> dict[str, Spark | None]:
+    """How the numbers of the strip went in the last hour; the minute that is not over yet is left out."""
+    minutes = numbers.minutes[:-1]
+    attempts = [one.completed + one.failed for one in minutes]
+    shares = [one.failed / of if of else 0.0 for one, of in zip(minutes, attempts, strict=True)]
+    return {
+        "oldest": spark([one.oldest or 0.0 for one in trends.total]),
+        "due": spark([one.due for one in trends.total]),
+        "done": spark([one.completed for one in minutes]),
+        "failed": spark(shares),
+        "dead": spark([one.dead for one in minutes]),
+    }
 
 
 async def numbers_of(site: "Site", meanwhile: float = 0.0) -> Numbers:
@@ -160,7 +228,8 @@ def _numbers(site: "Site") -> Procedure[Numbers]:
     workers = yield from Operator.list_workers.procedure()
     stats = yield from Operator.stats.procedure(minutes=60)
     minutes = yield from Operator.minutes.procedure()
-    return Numbers(site.now(), found, workers, stats, minutes)
+    sampled = yield from run(last_samples)
+    return Numbers(site.now(), found, workers, stats, minutes, {one.queue: one for one in sampled})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +238,8 @@ class QueueRow:
     dead: Count
     done: float  # in a second
     failed: float | None  # of all attempts
+    oldest: float | None  # seconds that a job waits that could run
+    behind: int  # due jobs that wait for another one
 
 
 def queues_worst_first(numbers: Numbers) -> list[QueueRow]:
@@ -183,6 +254,8 @@ def queues_worst_first(numbers: Numbers) -> list[QueueRow]:
                 numbers.found.dead_letters_by_queue.get(load.name, Count(0)),
                 line.completed_per_minute / 60 if line else 0.0,
                 line.failed / attempts if line and attempts else None,
+                numbers.oldest(load),
+                numbers.behind(load),
             )
         )
-    return sorted(rows, key=lambda r: (-(r.load.oldest_due_seconds or 0), -r.load.pending.count, r.load.name))
+    return sorted(rows, key=lambda r: (-(r.oldest or 0), -r.load.pending.count, r.load.name))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _HEADS = (
     "Queue~",
     "Due#",
-    "Oldest due#",
+    "Oldest that could run#",
     "Running#",
     "Scheduled#",
     "Held#",
@@ -89,7 +89,7 @@ def _row(row: QueueRow) -> Row:
     cells: list[Cell] = [
         Link(load.name, f"queues/{load.name}"),
         _link(load.name, state.PENDING, load.pending),
-        Span(load.oldest_due_seconds),
+        Span(row.oldest),
         _link(load.name, state.PROCESSING, load.processing),
         _link(load.name, state.SCHEDULED, load.scheduled),
         _link(load.name, state.HELD, load.held),
@@ -140,7 +140,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
             said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
-        blocks.append(Figures([*counts, ("Oldest due", Span(load.oldest_due_seconds))], "Now"))
+        blocks.append(Figures([*counts, ("Oldest that could run", Span(row.oldest))], "Now"))
     heads = (
         "Task~",
         "Completed#",
