@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ... import telemetry
 from ...model.outcome import Outcome
 from .. import report
 from ..decide import unforeseen
+from ..dispatch import Dispatcher
 from ..execute import Executor
 from ..handler import Handler
 from ..inflight import Running
@@ -24,10 +25,19 @@ from .gather import Group
 from .handler_call import call_handler, outcome_of, stopped
 from .items import Batch, Item
 
-if TYPE_CHECKING:
-    from ..attempts import Attempts
-
 Conclude = Callable[[Running, Outcome], None]
+
+
+class Attempts(Protocol):
+    """What becomes of the jobs of a batch."""
+
+    dispatcher: Dispatcher
+
+    def conclude(self, running: Running, outcome: Outcome) -> None: ...
+
+    def end_unstarted(self, running: Running) -> None: ...
+
+    def want_more(self) -> None: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,7 +47,7 @@ class Calls:
     executor: Executor
     slots: Slots
     worker: Callable[[], str]
-    attempts: "Attempts"
+    attempts: Attempts
 
     async def run(self, group: Group, began: float) -> None:
         for running in group.members:
