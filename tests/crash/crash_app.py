@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -163,6 +164,17 @@ def crash(job: Job, how: str) -> None:
 @app.task
 async def crash_async(job: Job, how: str) -> None:
     _die(job, how)
+
+
+@app.task(max_attempts=1)
+async def exit_beside(job: Job) -> None:
+    """A task that the handler made, and waits for, leaves."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    note("start", job)
+    await asyncio.gather(asyncio.sleep(3600), leave())
 
 
 @app.task

@@ -8,7 +8,16 @@ from uuid import UUID
 
 import pytest
 from tests.conftest import wait_until, within
-from tests.crash.crash_app import crash, crash_async, crash_batch, crash_tx, plain, quick, record
+from tests.crash.crash_app import (
+    crash,
+    crash_async,
+    crash_batch,
+    crash_tx,
+    exit_beside,
+    plain,
+    quick,
+    record,
+)
 from tests.crash.process import DEAD_AFTER, SWEEP, Scene, WorkerProcess, settle_down
 
 from holdfast.model.queue import QueueRules, Rate
@@ -270,6 +279,22 @@ def test_a_script_is_not_run_a_second_time_for_a_suspect(scene: Scene) -> None:
     row = scene.until_status(job, "completed")
     assert row["result"] == worker.pid
     assert (scene.folder / "runs").read_text() == "run "
+
+
+def test_a_task_of_a_handler_that_exits_fails_its_job_and_not_the_worker(scene: Scene) -> None:
+    worker = scene.start(command_line=True)
+    neighbour = plain.enqueue("end").id
+    scene.until_noted("start", neighbour)
+    leaver = exit_beside.enqueue().id
+    row = scene.until_status(leaver, "dead_letter")
+    assert (row["last_error"], row["attempts"], row["crashes"]) == ("SystemExit: 3", 1, 0)
+    (event,) = worker.events("worker.exit_ignored")
+    assert event["code"] == "int 3"
+    scene.open("end")
+    row = scene.until_status(neighbour, "completed")
+    assert (row["lease_generation"], row["attempts"]) == (1, 1)
+    worker.kill(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_what_a_supervisor_saw_is_said(scene: Scene) -> None:

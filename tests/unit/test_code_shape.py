@@ -161,6 +161,21 @@ def _lines_of(section: str) -> list[int]:
     ]
 
 
+def test_every_file_and_function_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.(?:py|sql|md|json)|/))`", text)
+    assert len(named) > 100
+    for name in named:
+        if (SOURCE / name).exists() or (ROOT / name).exists():
+            continue
+        assert any(SOURCE.rglob(name.rstrip("/"))), f"there is no {name}"
+    for function, name in re.findall(r"`([\w.]+)\(\)` in\s`([\w/]+\.\w+)`", text):
+        last = function.rpartition(".")[2]
+        assert re.search(
+            rf"(def |FUNCTION holdfast\.){last}\(", (SOURCE / name).read_text(encoding="utf-8")
+        ), f"{name} has no {function}()"
+
+
 def test_from_claim_to_settle_and_to_the_whole_story_it_is_not_far() -> None:
     path = _lines_of("From claim to settle")
     assert 10 <= len(path) <= 12

@@ -86,13 +86,10 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
         {"run_after": float("nan")},
         "run_after must be 0 or more seconds, not float nan. For now, leave it out",
     ),
-    (
-        {"run_after": float("inf")},
-        "run_after must be 0 or more seconds, not float inf. For now, leave it out",
-    ),
+    ({"run_after": float("inf")}, "run_after must be at most 10 years ahead, not float inf"),
     (
         {"run_after": 10**400},
-        f"run_after must be 0 or more seconds, not int 1{'0' * 27}...{'0' * 29}. For now, leave it out",
+        f"run_after must be at most 10 years ahead, not int 1{'0' * 27}...{'0' * 29}",
     ),
     ({"run_after": 1e300}, "run_after must be at most 10 years ahead, not float 1e+300"),
     ({"run_after": "99999w"}, "run_after must be at most 10 years ahead, not str '99999w'"),

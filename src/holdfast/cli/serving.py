@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -10,7 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
 from dataclasses import dataclass
@@ -27,12 +29,18 @@ from holdfast.cli.logs import LogFormat
 from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
 from holdfast.model.release import UNKNOWN, own_version
+from holdfast.model.shown import shown
 from holdfast.runtime.gc_tuning import tuned_gc
 from holdfast.runtime.supervisor_link import SupervisorLink
 from holdfast.runtime.worker import Worker
 from holdfast.settings import Settings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FOR_HANDLERS = (
+    "holdfast.app",
+    "holdfast.runtime.job",
+    "holdfast.tasks.",
+)  # a handler's task may begin in these
 
 
 class EventLoop(StrEnum):
@@ -102,10 +110,37 @@ def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: SupervisorLi
     asyncio.set_event_loop(loop)
     try:
         with tuned_gc():
-            loop.run_until_complete(_serve(app, work, tether))
+            _run(loop, _serve(app, work, tether))
     finally:
         _close(loop, executor)
     _leave_stuck_threads()
+
+
+def _run(loop: asyncio.AbstractEventLoop, main: Coroutine[None, None, None]) -> None:
+    """Until it ends. asyncio lets a SystemExit out of the loop, whichever task raised it. The one of a task that a handler
+    made fails the handler that waits for it; it does not end this worker with all of its jobs."""
+    task = loop.create_task(main)
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except SystemExit as error:
+            if task.done() or not _is_of_handler(error):
+                raise
+            telemetry.emit(
+                "worker.exit_ignored",
+                level=logging.WARNING,
+                code=shown(error.code),
+                advice="a task that a handler started called sys.exit(); raise an error instead",
+            )
+
+
+def _is_of_handler(error: SystemExit) -> bool:
+    """Whether it came out of a task that is not our own. Outside of all tasks it is meant for this process."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
+            name = str(frame.f_globals.get("__name__"))
+            return not name.startswith("holdfast.") or name.startswith(_FOR_HANDLERS)
+    return False
 
 
 def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 1) -> None:

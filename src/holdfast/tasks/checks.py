@@ -125,6 +125,8 @@ def _delay(value: Duration, fail: Fail) -> float:
     except ValueError as error:
         if isinstance(value, str):
             raise fail(str(error)) from None
+        if type(value) in (int, float) and value > 0:  # type: ignore[operator] # beyond any float
+            raise fail(f"run_after must be at most 10 years ahead, not {shown(value)}") from None
         raise fail(
             f"run_after must be 0 or more seconds, not {shown(value)}. For now, leave it out"
         ) from None
