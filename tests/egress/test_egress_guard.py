@@ -277,3 +277,22 @@ except holdfast.ConfigurationError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "aiohttp is not installed. Run: pip install 'holdfast-pg[webhooks]'"
+
+
+def test_a_worker_with_webhooks_has_loaded_the_client_before_its_first_delivery() -> None:
+    """Loading takes a part of a second, in which no other job of the worker would go on."""
+    code = """
+import sys
+from holdfast import Holdfast
+from holdfast.shapes.webhooks.declare import services
+
+app = Holdfast("postgresql://unused.invalid/none")
+hooks = app.webhooks(on=["order.*"])
+assert "aiohttp" not in sys.modules, "loaded by whoever declares"
+if sys.argv[1] == "missing":
+    sys.modules["aiohttp"] = None
+print(len(services(app.database, app.tasks)), "holdfast.egress.wire" in sys.modules)
+"""
+    for how, wanted in (("there", "2 True"), ("missing", "2 False")):
+        done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == wanted

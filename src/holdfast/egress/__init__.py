@@ -4,7 +4,7 @@
 `client.py` sends, `wire.py` is all that knows aiohttp (extra `webhooks`), `names.py` resolves.
 """
 
-from .client import Client
+from .client import Client, load
 from .guard import Target, check_headers, parse, vet
 from .reply import Kind, Reply, SendFailed, retry_after
 from .settings import Egress, NotAllowed
@@ -18,6 +18,7 @@ __all__ = [
     "SendFailed",
     "Target",
     "check_headers",
+    "load",
     "parse",
     "retry_after",
     "vet",

@@ -150,6 +150,11 @@ def _for_anybody(name: str) -> bool:
     return name in _FOR_ANYBODY_TOO or name.startswith(_FOR_ANYBODY)
 
 
+def load() -> None:
+    """Load what sends, ahead of the first request: an event loop does nothing else meanwhile. Raises MissingExtra."""
+    _wire()
+
+
 def _wire() -> ModuleType:
     """aiohttp and what knows it, when the first client is opened."""
     try:

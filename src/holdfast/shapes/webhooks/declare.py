@@ -1,12 +1,13 @@
 """What users declare: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from ...db.database import Database
-from ...egress import Egress
+from ...egress import Egress, load
 from ...errors import TaskDefinitionError
 from ...follow import Follower, LogRow, Start
 from ...model.duration import Duration
@@ -19,6 +20,7 @@ from ...tasks.producer import AppProducer
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import analyse
 from ...tasks.taskset import TaskSet
+from ...transport import MissingExtra
 from .checking import CONCURRENCY
 from .deliver import Deliverer
 from .fan_out import FanOut
@@ -114,6 +116,8 @@ class Hooking(TaskRegistry):
 def services(database: Database, tasks: TaskSet) -> list[Service]:
     found: list[Service] = []
     for spec, deliverer in tasks.declared(KIND).values():
+        with contextlib.suppress(MissingExtra):  # then each delivery says what to install
+            load()  # now, and not while jobs run
         found += [Upkeep(database, spec, deliverer), Ranges(database, spec)]
     return found
 

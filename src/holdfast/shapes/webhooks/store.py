@@ -10,7 +10,7 @@ from uuid import UUID
 from ... import telemetry
 from ...follow import LogRow
 from ...model.outcome import Ended, Failed
-from ...model.state import DEAD
+from ...model.state import CANCELLED, DEAD
 from ...store.holds import hold_keys, lift_keys
 from ...store.statement import Flow, Row, Statement, count, named
 
@@ -140,11 +140,13 @@ class Act(NamedTuple):
 
 
 def _ended(job: Ended, row: str) -> str:
-    """A delivery that its handler would have tried again is over too when its job is: it was older than its deadline."""
-    if job.state not in DEAD or not isinstance(job.outcome, Failed):
-        return row
-    found = {"reason": job.outcome.error.message, **json.loads(row), "outcome": "failed"}
-    return json.dumps(found)
+    """A delivery is over when its job is: also one that its handler would have tried again and that was older than its
+    deadline, and one whose job somebody cancelled."""
+    if job.state in DEAD and isinstance(job.outcome, Failed):
+        return json.dumps({"reason": job.outcome.error.message, **json.loads(row), "outcome": "failed"})
+    if job.state == CANCELLED:
+        return json.dumps({"outcome": "cancelled", "reason": "its job was cancelled", **json.loads(row)})
+    return row
 
 
 def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
