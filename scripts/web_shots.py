@@ -69,7 +69,7 @@ def main(folder: Path) -> int:
             env={**os.environ, "HOLDFAST_DATABASE_URL": server.dsn()},
             cwd=ROOT,
         )
-        wait_until(Operator(kit.database, "shots").list_workers, "a worker is alive")
+        wait_until(Operator(kit.database, "shots").list_workers, "a worker is alive", 300)
         made = made_for(kit.app, title="shop-production")
         with served(made) as base, sync_playwright() as play:
             browser = play.chromium.launch(executable_path=PROGRAM, args=FLAGS)
