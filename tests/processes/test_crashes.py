@@ -14,6 +14,8 @@ from holdfast import telemetry
 from holdfast.runtime.processes.memory import out_of_memory_kills
 from holdfast.runtime.processes.process import ended_by
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 WAYS = {
     "segfault": "ProcessDied: the process was killed by signal 11 (SIGSEGV)",
     "exit": "ProcessDied: the process ended with exit code 7",

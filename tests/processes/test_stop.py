@@ -21,6 +21,8 @@ from tests.processes.process_app import (
 
 from holdfast import telemetry
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 Events = list[telemetry.Event]
 
 
