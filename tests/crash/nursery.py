@@ -5,6 +5,7 @@ it has a session, an environment, files and an end of its own. The nursery is it
 """
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -15,14 +16,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).parents[2]
+_PR_SET_CHILD_SUBREAPER = 36
 LONGEST = 200_000  # bytes of one message
-PRELOADED = ("holdfast.public", "holdfast.runtime.worker", "uvloop")
+PRELOADED = ("holdfast.public", "holdfast.runtime.worker", "holdfast.child", "uvloop", "pydantic")
 
 
 def plain_environment() -> dict[str, str]:
@@ -72,6 +75,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self.ended: dict[int, int] = {}  # pid -> exit code, of those whose end was reported
+        self._lock = threading.Lock()
         self._line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
@@ -85,13 +89,26 @@ class Nursery:
         atexit.register(self.close)
 
     def start(self, program: str, env: dict[str, str], log: BinaryIO) -> Forked:
-        message = json.dumps({"program": program, "env": env}).encode()
-        socket.send_fds(self._line, [message], [log.fileno()])
+        return Forked(self, self._fork({"program": program, "env": env}, [log.fileno()]))
+
+    def adopt(self, program: str, files: list[int]) -> int:
+        """The number of a process that is the runner's own child, with the runner's environment. It prints to the first of
+        these files; the numbers of the others are its arguments."""
+        asked = {"program": program, "env": dict(os.environ), "folder": os.getcwd(), "parent": os.getpid()}
+        with self._lock:
+            _adopt_orphans(True)
+            try:
+                return self._fork(asked, files)
+            finally:
+                _adopt_orphans(False)
+
+    def _fork(self, asked: dict[str, Any], files: list[int]) -> int:
+        socket.send_fds(self._line, [json.dumps(asked).encode()], files)
         while "started" not in (said := self._next(within=None)):
             pass
         pid = int(said["started"])
         self.ended.pop(pid, None)  # of an earlier process with this number
-        return Forked(self, pid)
+        return pid
 
     def listen(self, seconds: float = 0.0) -> None:
         """Take what was reported; waits so long for the first report."""
@@ -119,6 +136,12 @@ def nursery() -> Nursery:
     return Nursery()
 
 
+def _adopt_orphans(on: bool) -> None:
+    """Whoever loses its parent below us becomes our child."""
+    code = ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+    assert code == 0, "this kernel has no subreapers"
+
+
 # What follows runs in the nursery's own process.
 
 
@@ -137,19 +160,40 @@ def _serve(line: socket.socket) -> str:
             _report_ends(line)
         if line not in ready:
             continue
-        message, files, *_ = socket.recv_fds(line, LONGEST, 1)
+        message, files, *_ = socket.recv_fds(line, LONGEST, 2)
         if not message:
             sys.exit(0)
-        pid = os.fork()
+        asked = json.loads(message)
+        pid = _fork_orphan() if "parent" in asked else os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for file in (awake, alarm):
                 os.close(file)
             line.close()
-            return _become(json.loads(message), files[0])
-        os.close(files[0])
+            return _become(asked, files)
+        for file in files:
+            os.close(file)
         line.send(json.dumps({"started": pid}).encode())
+
+
+def _fork_orphan() -> int:
+    """As os.fork(), of a process whose parent is gone when this returns here."""
+    told, tell = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(tell)
+        with os.fdopen(told) as answer:
+            pid = int(answer.read())
+        os.waitpid(between, 0)
+        return pid
+    pid = os.fork()
+    if pid:
+        os.write(tell, str(pid).encode())
+        os._exit(0)
+    os.close(told)
+    os.close(tell)
+    return 0
 
 
 def _report_ends(line: socket.socket) -> None:
@@ -163,17 +207,24 @@ def _report_ends(line: socket.socket) -> None:
         line.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become(asked: dict[str, Any], log: int) -> str:
+def _become(asked: dict[str, Any], files: list[int]) -> str:
     from holdfast import failpoints
 
     os.setsid()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    os.dup2(files[0], 1)
+    os.dup2(files[0], 2)
+    os.close(files[0])
+    for number, name in ((1, "stdout"), (2, "stderr")):  # ours know what kind of file was there
+        setattr(sys, name, os.fdopen(number, "w", 1, "utf-8", closefd=False))
     os.environ.clear()
     os.environ.update(asked["env"])
+    os.chdir(asked.get("folder", ROOT))
+    until = time.monotonic() + 60
+    while os.getppid() != asked.get("parent", os.getppid()):
+        assert time.monotonic() < until, "not adopted"
+        time.sleep(0.001)
     failpoints._arm_from_environment()
-    sys.argv = ["-c"]
+    sys.argv = ["-c", *map(str, files[1:])]
     return str(asked["program"])
 
 

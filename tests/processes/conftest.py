@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import QUICK, wait_until
+from tests.processes.adopted import adopted as adopted
+from tests.processes.adopted import started as started
 from tests.processes.process_app import app
 
 from holdfast.testing import Kit

@@ -221,7 +221,7 @@ def endless(how: str) -> None:
         while True:
             link.sendall(data)
     if how == "a little":
-        time.sleep(0.8)
+        time.sleep(2.0)
     else:
         stay_in_c()
 

@@ -1,7 +1,10 @@
 """Follow-ups and groups of jobs that run in child processes."""
 
+import pytest
 from tests.processes.conftest import Scene
 from tests.processes.process_app import app, family, pid
+
+pytestmark = pytest.mark.usefixtures("adopted")
 
 
 def test_a_child_process_is_followed_and_knows_its_parent(scene: Scene) -> None:

@@ -14,6 +14,8 @@ from holdfast import telemetry
 from holdfast.runtime.processes.memory import out_of_memory_kills
 from holdfast.runtime.processes.process import ended_by
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 WAYS = {
     "segfault": "ProcessDied: the process was killed by signal 11 (SIGSEGV)",
     "exit": "ProcessDied: the process ended with exit code 7",
@@ -70,6 +72,7 @@ def test_a_handler_that_meddles_with_the_socket_is_ended(scene: Scene) -> None:
     assert all(is_gone(child) for child, _ in scene.notes("start"))
 
 
+@pytest.mark.usefixtures("started")
 def test_a_signal_to_stop_is_for_the_worker_not_for_its_children(scene: Scene) -> None:
     async def main() -> None:
         handle = die.enqueue("nothing")

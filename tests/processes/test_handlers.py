@@ -31,6 +31,8 @@ import holdfast
 from holdfast import telemetry
 from holdfast.runtime.processes import child_thread, pool, wear
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 
 def test_a_child_is_used_again_for_sync_and_async_handlers(
     scene: Scene, events: list[telemetry.Event]
@@ -97,6 +99,7 @@ async def test_idle_children_beyond_a_few_end_after_a_while(
     await scene.kit.database.aclose()
 
 
+@pytest.mark.usefixtures("started")
 def test_what_a_child_is_given(scene: Scene) -> None:
     """The payload, decoded and checked there; the context of its job; and no password on the command line."""
     text = "\x80\x04\x95 cos\nsystem\n(S'exit'\ntR."  # looks like a pickle, is a string

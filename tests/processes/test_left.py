@@ -10,6 +10,8 @@ from tests.processes.process_app import afork, deaf, leave, pid, short, tfork, w
 
 from holdfast.runtime.processes import child_thread
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 
 async def test_a_job_is_not_charged_for_an_event_loop_that_an_earlier_one_left_blocked(
     scene: Scene, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from tests.conftest import await_until
+from tests.conftest import await_until, within
 from tests.flow.test_run import working
 from tests.processes.conftest import Scene, is_gone
 from tests.processes.process_app import (
@@ -29,6 +29,8 @@ from holdfast.runtime.processes import child_thread
 from holdfast.runtime.processes.memory import MemoryLimit, limited, used, used_together
 from holdfast.runtime.processes.process import ChildProcess
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 MB = 1024 * 1024
 TOO_MUCH = "MemoryLimit: used more than its memory_limit of 128 MB"
 
@@ -36,13 +38,13 @@ TOO_MUCH = "MemoryLimit: used more than its memory_limit of 128 MB"
 def test_a_timeout_kills_a_handler_in_a_loop_and_one_in_c_code_that_is_deaf_to_signals(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scene.settings(lease=60.0, dead_after=20.0)
     monkeypatch.setattr(child_thread, "DUMP", 1.0)
     where = {
         "python": "in endless",
         "print": "xxxx",
         "talk": "",
         "c": "in stay_in_c",
-        "a little": "in endless",
     }
     jobs = {how: endless.enqueue(how) for how in where}
     after = pid.using(priority=-1).enqueue()
@@ -52,9 +54,20 @@ def test_a_timeout_kills_a_handler_in_a_loop_and_one_in_c_code_that_is_deaf_to_s
         assert scene.end(handle.id) == ("scheduled", 1, error)
         assert where[how] in scene.trace(handle.id)
     pids = {p for p, _ in scene.notes("start")}
-    assert len(pids) == 5
+    assert len(pids) == 4
     assert all(is_gone(p) for p in pids)
     assert after.result(timeout=25) not in pids
+
+
+def test_a_handler_that_ends_while_it_is_asked_where_it_is_was_late(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.settings(lease=60.0, dead_after=20.0)
+    monkeypatch.setattr(child_thread, "DUMP", within(0.8))
+    late = endless.enqueue("a little")
+    scene.kit.run_worker()
+    assert scene.end(late.id) == ("scheduled", 1, "JobTimeout: ran longer than its timeout of 0.5 s")
+    assert "in endless" in scene.trace(late.id)
 
 
 TALKER = """

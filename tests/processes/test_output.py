@@ -13,6 +13,8 @@ from holdfast import telemetry
 from holdfast.runtime.processes.emitter import ROOM, Emitter
 from holdfast.runtime.processes.output import LINES, Output
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 Events = list[telemetry.Event]
 
 

@@ -1,7 +1,10 @@
 """Handlers in child processes keep the order of a key, also when they fail and when their process dies."""
 
+import pytest
 from tests.processes.conftest import Scene
 from tests.processes.process_app import app, in_order
+
+pytestmark = pytest.mark.usefixtures("adopted")
 
 
 def test_handlers_in_processes_run_one_after_the_other_within_a_key(scene: Scene) -> None:

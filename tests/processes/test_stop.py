@@ -23,6 +23,8 @@ from holdfast import telemetry
 from holdfast.runtime.processes import child_thread, pool
 from holdfast.runtime.processes.assignment import Assignment
 
+pytestmark = pytest.mark.usefixtures("adopted")
+
 Events = list[telemetry.Event]
 
 
