@@ -40,9 +40,13 @@ TASKS = {"default": {"BACKEND": "%s", "QUEUES": ["default"]}}
 
 def taken(checkout: Path, folder: Path) -> None:
     """Their tests and tasks as a package, on our backend."""
-    place = next((checkout / p for p in PLACES if (checkout / p / "test_immediate_backend.py").exists()), None)
+    place = next(
+        (checkout / p for p in PLACES if (checkout / p / "test_immediate_backend.py").exists()), None
+    )
     if place is None:
-        sys.exit(f"{checkout} has no tests of an immediate backend: give a clone of Django 6 or of django-tasks")
+        sys.exit(
+            f"{checkout} has no tests of an immediate backend: give a clone of Django 6 or of django-tasks"
+        )
     tasks = place / "tasks.py" if (place / "tasks.py").exists() else place.parent / "tasks.py"
     package = folder / "suite"
     package.mkdir()
@@ -84,7 +88,15 @@ def main(words: list[str]) -> int:
                 "DJANGO_SETTINGS_MODULE": "suite_settings",
                 "STOCK_DATABASE": server.url("postgres"),
             }
-            command = [sys.executable, "-m", "django", "test", "suite.test_immediate_backend", "--verbosity", "2"]
+            command = [
+                sys.executable,
+                "-m",
+                "django",
+                "test",
+                "suite.test_immediate_backend",
+                "--verbosity",
+                "2",
+            ]
             return subprocess.run([*command, "--noinput"], env=env, cwd=folder, check=False).returncode
         finally:
             server.close()

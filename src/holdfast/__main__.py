@@ -7,7 +7,6 @@ from types import ModuleType
 
 from holdfast.distribution import VERSION
 
-
 _INTERRUPTED = 130  # as in holdfast.cli.exits, which is not loaded yet
 
 

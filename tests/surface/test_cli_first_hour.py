@@ -221,7 +221,12 @@ def test_a_bar_inside_another_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> 
     said: list[str] = []
     monkeypatch.setattr(busy, "PATIENCE", 0.0)
     monkeypatch.setattr(busy, "_EVERY", 0.001)
-    monkeypatch.setattr(busy, "picture", lambda what, *_: said.append(what) or "")
+
+    def picture(what: str, *_: Any) -> str:
+        said.append(what)
+        return what
+
+    monkeypatch.setattr(busy, "picture", picture)
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=len, flush=int))
     monkeypatch.setenv("TERM", "xterm")
     with busy.busy("jobs"):

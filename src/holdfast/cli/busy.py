@@ -93,7 +93,9 @@ _for_programs: ContextVar[bool] = ContextVar("holdfast_for_programs", default=Fa
 @contextlib.contextmanager
 def busy(what: str = "working", *, as_json: bool = False) -> Iterator[None]:
     """Around what may take long. Nothing is drawn for programs, nor where stderr is no terminal."""
-    programs = _for_programs.set(as_json or _for_programs.get())  # whatever is reached inside says nothing either
+    programs = _for_programs.set(
+        as_json or _for_programs.get()
+    )  # whatever is reached inside says nothing either
     try:
         if _for_programs.get() or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             yield

@@ -54,7 +54,8 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
         ("reason", report.cancel_reason or job.hold_reason),
         (
             "attempts",
-            f"{job.attempts} of {job.max_attempts}" + (f", {several(job.crashes, 'crash', 'crashes')}" if job.crashes else ""),
+            f"{job.attempts} of {job.max_attempts}"
+            + (f", {several(job.crashes, 'crash', 'crashes')}" if job.crashes else ""),
         ),
         ("generation", job.generation),
         ("sequence", job.sequence),

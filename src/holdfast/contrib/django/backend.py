@@ -97,7 +97,9 @@ def _declare(alias: str, queues: Iterable[str]) -> None:
             _registry.queue(name)
         except TaskDefinitionError as error:
             near = re.sub(r"\W+", "_", str(name).lower()).strip("_")
-            raise ConfigurationError(f"TASKS[{alias!r}]: QUEUES has {name!r}. Call it {near!r}: {error}") from None
+            raise ConfigurationError(
+                f"TASKS[{alias!r}]: QUEUES has {name!r}. Call it {near!r}: {error}"
+            ) from None
 
 
 def _declared(task: Any) -> OurTask[Any, Any]:
