@@ -20,7 +20,7 @@ import psycopg
 from examples.shop import app as shop
 from examples.shop.moves import Moved, Moves
 from examples.shop.show import Kill, Progress, Screen, broken, read_counts, verdict_lines
-from examples.stage import Fleet, TimeUpError, interrupt, time_limit, worker
+from examples.stage import LIMIT, Fleet, TimeUpError, interrupt, time_limit, unfinished, worker
 from holdfast import HoldfastError, Published, ResultTimeout
 from holdfast.db import embedded
 
@@ -33,7 +33,6 @@ DECLINED = 11  # every 11th payment is rolled back
 PAYABLE = ORDERS - ORDERS // DECLINED
 ORDERS_PER_SECOND = 30
 WORKERS = 3
-LIMIT = 55.0  # seconds until the demo gives up; stopping and judging may take a few more
 
 Conn = psycopg.Connection[Any]
 
@@ -194,10 +193,13 @@ def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, Moved | None, bool]
 
 
 def judge(screen: Screen, kill: Kill | None, moved: Moved | None, in_time: bool) -> int:
-    with time_limit(5.0), connect() as conn:
-        counts = read_counts(conn, kill)
-    wrong = broken(counts, kill, in_time=in_time) + (moved.broken() if moved else [])
     screen.write("")
+    if not in_time:
+        screen.write(unfinished(), "bold yellow")
+        return 1
+    with time_limit(30.0), connect() as conn:
+        counts = read_counts(conn, kill)
+    wrong = broken(counts, kill) + (moved.broken() if moved else [])
     *lines, verdict = verdict_lines(counts, kill, wrong)
     for line in lines:
         screen.write(line)

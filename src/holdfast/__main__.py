@@ -7,12 +7,18 @@ from types import ModuleType
 
 from holdfast.distribution import VERSION
 
+_INTERRUPTED = 130  # as in holdfast.cli.exits, which is not loaded yet
+
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"holdfast {VERSION}")  # noqa: T201
         return
-    _load().main()
+    try:
+        command_line = _load()
+    except KeyboardInterrupt:  # before it can say anything
+        sys.exit(_INTERRUPTED)
+    command_line.main()
 
 
 def _load() -> ModuleType:

@@ -1,5 +1,6 @@
 """django.tasks on Holdfast: enqueue in atomic(), results by id, priority, run_after, queues, async, signals."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.django_app.stock import tasks
 from tests.django_app.stock.models import Part
 
 from holdfast import ConfigurationError
+from holdfast.contrib.django.backend import declare_queues
 from holdfast.contrib.django.flavour import PACKAGE, base, exceptions, signals, values
 from holdfast.testing import Kit
 
@@ -189,3 +191,37 @@ def test_what_cannot_be_a_task_is_refused(stock: Kit) -> None:
         text = "TASKS['default']: unknown option 'retries' in OPTIONS (known: max_attempts)"
         assert str(refused.value) == text
     assert PACKAGE in base.__name__
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_queue_that_django_allows_and_we_do_not_is_refused_with_its_place(at_start: bool) -> None:
+    settings = {
+        "default": {"BACKEND": "holdfast.contrib.django.backend.HoldfastBackend", "QUEUES": ["High-Priority"]}
+    }
+    with override_settings(TASKS=settings), pytest.raises(ConfigurationError) as refused:
+        declare_queues(settings) if at_start else tasks.add.get_backend()
+    assert str(refused.value).startswith(
+        "TASKS['default']: QUEUES has 'High-Priority'. Call it 'high_priority': queue must be a name of"
+    )
+
+
+def test_a_task_that_leaves_the_process_has_failed(stock: Kit) -> None:
+    """As every error: sys.exit() ends a task, and no worker."""
+    result = tasks.leave.enqueue("enough")
+    stock.run_worker()
+    result.refresh()
+    assert (result.status, result.errors[0].exception_class) == (Status.FAILED, SystemExit)
+    assert result.errors[0].traceback.endswith("SystemExit: enough\n")
+
+
+def test_what_django_logs_of_a_task_is_logged_here(stock: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    """Its receivers hear our signals: one line when it is enqueued, begins and ends, with the error at its end."""
+    with caplog.at_level(logging.DEBUG, PACKAGE):
+        good, bad = tasks.add.enqueue(1), tasks.tip_over.enqueue("no")
+        stock.run_worker()
+    said = [(r.levelname, r.getMessage(), r.exc_info) for r in caplog.records if r.name == PACKAGE]
+    assert [level for level, text, _ in said if good.id in text] == ["DEBUG", "INFO", "INFO"]
+    assert [level for level, text, _ in said if bad.id in text] == ["DEBUG", "INFO", "ERROR"]
+    raised = [info for level, text, info in said if level == "ERROR" and bad.id in text]
+    assert raised[0] is not None
+    assert str(raised[0][1]) == "no"

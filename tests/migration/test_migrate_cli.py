@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner, Result
 from holdfast import sql as files
 from holdfast.cli.migrate import app
 from holdfast.db import migrate
-from holdfast.errors import NoDatabase, SchemaTooNew
+from holdfast.errors import ConfigurationError, NoDatabase, SchemaTooNew
 
 NEWEST = migrate.required_version()
 
@@ -108,8 +109,51 @@ def test_the_printed_script_goes_into_psql(database: Database, monkeypatch: pyte
     assert call("status", "--check", "-d", database.dsn).exit_code == 0
 
 
-def test_no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"):
+@pytest.fixture
+def unnamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder in which nothing names a database."""
+    names = ("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
+    for name in (*names, "HOLDFAST_APP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOLDFAST_CONFIG", "/nonexistent/holdfast.toml")
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_no_database_named(unnamed: Path) -> None:
     assert isinstance(call("up").exception, NoDatabase)
+
+
+def test_the_database_is_that_of_the_app(
+    unnamed: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (unnamed / "migrated_shop.py").write_text(
+        f"from holdfast import Holdfast\n\napp = Holdfast({database.dsn!r})\n"
+    )
+    monkeypatch.setenv("HOLDFAST_APP", "migrated_shop:app")
+    assert call("status", "--check").exit_code == 3
+    assert call("plan").output == migrate.sql()
+    assert call("up").output.endswith(f"Migrated to {NEWEST}.\n")
+    monkeypatch.delenv("HOLDFAST_APP")
+    assert call("status", "--check", "--app", "migrated_shop:app").exit_code == 0
+
+
+def test_an_app_that_does_not_load_migrates_no_other_database(
+    unnamed: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_APP", "nowhere:app")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database.dsn)
+    refused = call("up").exception
+    assert isinstance(refused, ConfigurationError)
+    assert str(refused).startswith("HOLDFAST_APP cannot be used: there is no module 'nowhere'")
+    looked = call("status", "--check")
+    assert (looked.exit_code, looked.stderr.split(":")[0]) == (3, "note")
+
+
+@pytest.mark.parametrize("word", ["status", "plan"])
+def test_a_look_makes_no_server(unnamed: Path, word: str) -> None:
+    refused = call(word, "-d", "embedded:").exception
+    assert isinstance(refused, ConfigurationError)
+    assert str(refused).startswith("there is no embedded server in ")
+    assert list(unnamed.iterdir()) == []

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.exits import INTERRUPTED
+
 PROGRAM = str(Path(sys.executable).parent / "holdfast")
 HEAVY = {
     "asyncio",
@@ -94,6 +96,21 @@ except SystemExit:
         )
         == []
     )
+
+
+def test_ctrl_c_while_it_is_loaded_leaves_without_a_traceback() -> None:
+    code = """
+import sys
+import holdfast.__main__ as program
+
+def cut():
+    raise KeyboardInterrupt
+
+sys.argv, program._load = ['holdfast', 'top'], cut
+program.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
 
 
 def test_the_collector_runs_again_once_the_engine_is_loaded() -> None:

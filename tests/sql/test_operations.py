@@ -382,10 +382,35 @@ async def test_what_an_outage_cut_off_is_taken_up_again_at_once(
     with monkeypatch.context() as patch:
         patch.setattr(store, "hold_operation", away)
         assert not await service.catch_up()
+    for _ in range(2):  # the outage lasts: the first tries to take it up again find nobody either
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "claim_operation", away)
+            assert not await service.catch_up()
     assert (await ann.find_operation.arun(begun.id)).state == "running"
     assert await service.catch_up()
     found = await ann.find_operation.arun(begun.id)
     assert (found.state, found.done) == ("done", 15)
+
+
+async def test_a_claim_whose_answer_was_lost_is_taken_up_again_at_once(
+    akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = Operator(akit.database, "ann")
+    enqueue(conn, 15)
+    begun = await ann.begin_operation.arun(cancel_verb(), WORK)
+    service = Operations(akit.database)
+    claim = store.claim_operation
+
+    def lost(*given: Any) -> Any:
+        made = claim(*given)
+        return replace(made, decode=away)  # it is committed, and nobody hears of it
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "claim_operation", lost)
+        assert not await service.catch_up()
+    assert (await ann.find_operation.arun(begun.id)).state == "running"
+    assert await service.catch_up()
+    assert (await ann.find_operation.arun(begun.id)).done == 15
 
 
 def away(*_: object) -> Any:

@@ -5,13 +5,14 @@ import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.conftest import within
+from tests.conftest import wait_until, within
 from tests.surface.running import Cli
 
 from holdfast import ConfigurationError, Holdfast
@@ -213,6 +214,31 @@ def test_what_takes_long_has_a_bar_at_a_terminal(
     assert ran.code == 0, ran
     assert re.search(r"\r\[ *####? *\] cancelled, \d+ s", ran.out)
     assert re.search(r"\r {78}\rCancel: 3 cancelled\.\n$", ran.out)
+
+
+def test_a_bar_inside_another_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To reach the database is a part of a command: what takes long after that has a bar too."""
+    said: list[str] = []
+    monkeypatch.setattr(busy, "PATIENCE", 0.0)
+    monkeypatch.setattr(busy, "_EVERY", 0.001)
+
+    def picture(what: str, *_: Any) -> str:
+        said.append(what)
+        return what
+
+    monkeypatch.setattr(busy, "picture", picture)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=len, flush=int))
+    monkeypatch.setenv("TERM", "xterm")
+    with busy.busy("jobs"):
+        for what in ("reaching the database", "jobs"):
+            with busy.busy("reaching the database") if what != "jobs" else nullcontext():
+                said.clear()
+                wait_until(lambda: said and said[-1] == what, f"the bar says {what}")  # noqa: B023
+    started: list[object] = []
+    monkeypatch.setattr(busy, "Busy", started.append)
+    with busy.busy("jobs", as_json=True), busy.busy("reaching the database"):
+        pass
+    assert started == []
 
 
 def test_a_bar_says_how_far_it_is() -> None:

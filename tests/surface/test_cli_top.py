@@ -130,10 +130,10 @@ def terminal(shop: Kit) -> Iterator[Terminal]:
 
 def test_at_a_terminal_it_has_a_screen_of_its_own_and_gives_it_back(terminal: Terminal) -> None:
     terminal.until("Ctrl-C leaves", 3)
-    assert terminal.text.startswith("\x1b[?1049h\x1b[?25l")
+    assert terminal.text.startswith("\x1b[?1049h\x1b[?25l\x1b[?7l")  # no line goes on in the next
     assert "\x1b[2J" not in terminal.text
     terminal.process.send_signal(signal.SIGINT)
-    terminal.until("\x1b[?25h\x1b[?1049l")
+    terminal.until("\x1b[?7h\x1b[?25h\x1b[?1049l")
     assert terminal.process.wait(within(10)) == 0
 
 

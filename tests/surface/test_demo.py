@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from examples.shop import app as shop
+from examples.shop import demo
 from examples.shop.moves import Moved
 from examples.shop.show import Counts, Duplicate, Kill, broken, read_counts, verdict_lines
 
@@ -219,8 +222,19 @@ def test_parcels_that_suffered_from_the_moves_are_told(moved: Moved, words: list
     assert moved.broken() == words
 
 
-def test_a_run_out_of_time_and_one_without_a_kill_are_broken() -> None:
-    assert broken(GOOD, KILL, in_time=False) == ["not everything was done in time"]
+def test_a_run_out_of_time_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not done yet is not lost: on a machine that is too busy the demo calls no promise broken."""
+    said: list[str] = []
+    monkeypatch.setattr(demo, "read_counts", None)
+    screen: Any = SimpleNamespace(write=lambda text, *_: said.append(text))
+    assert demo.judge(screen, KILL, None, in_time=False) == 1
+    assert said == [
+        "",
+        "NOT FINISHED within 240 s, so nothing is judged: this machine has much else to do. Try it again.",
+    ]
+
+
+def test_a_run_without_a_kill_is_broken() -> None:
     assert broken(GOOD, None) == ["the named job was not caught running, so nobody was killed"]
 
 

@@ -177,9 +177,9 @@ def open_database(
         database = found_database()
     if not makes:
         refuse_to_make(database)
-    if checked:
-        check(database)
     try:
+        if checked:
+            reach(database)
         yield database
     finally:
         database.close()

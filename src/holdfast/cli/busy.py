@@ -34,6 +34,20 @@ class Busy:
         """How much is done, of what, and of how many if that is known."""
         self._done, self._what, self._total = done, what or self._what, total
 
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    @contextlib.contextmanager
+    def part(self, what: str) -> Iterator[None]:
+        """It says this meanwhile, and goes on after that."""
+        before = self._what, self._done, self._total
+        self._what, self._done, self._total = what, None, None
+        try:
+            yield
+        finally:
+            self._what, self._done, self._total = before
+
     def end(self) -> None:
         self._over.set()
         self.erase()
@@ -73,13 +87,28 @@ def picture(what: str, done: int | None, total: int | None, seconds: float) -> s
 _current: ContextVar[Busy | None] = ContextVar("holdfast_busy", default=None)
 
 
+_for_programs: ContextVar[bool] = ContextVar("holdfast_for_programs", default=False)
+
+
 @contextlib.contextmanager
 def busy(what: str = "working", *, as_json: bool = False) -> Iterator[None]:
     """Around what may take long. Nothing is drawn for programs, nor where stderr is no terminal."""
-    if as_json or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    end()  # of what is around it: there is one line
+    programs = _for_programs.set(
+        as_json or _for_programs.get()
+    )  # whatever is reached inside says nothing either
+    try:
+        if _for_programs.get() or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            yield
+            return
+        around = _current.get()
+        with _bar(what) if around is None or around.is_over else around.part(what):
+            yield
+    finally:
+        _for_programs.reset(programs)
+
+
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[None]:
     bar = Busy(what)
     token = _current.set(bar)
     try:

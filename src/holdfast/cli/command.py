@@ -70,11 +70,10 @@ def _command(checked: bool, asks_why: bool, makes: bool, looks: bool | str, run:
         why = given.get("reason") or None
         only_looks = not given[looks] if isinstance(looks, str) else looks
         at = operator_at(where, checked=checked, reason=why, makes=makes, looks=only_looks)
-        with at as operator:
+        with at as operator, busy(as_json=where.as_json):
             given = {name: whole_ids(operator, value) for name, value in given.items()}
             given["operator"] = operator
-            with busy(as_json=where.as_json):
-                shown = run(**{name: value for name, value in given.items() if name in own})
+            shown = run(**{name: value for name, value in given.items() if name in own})
         _print(shown, where.as_json)
 
     parameters: list[inspect.Parameter] = []

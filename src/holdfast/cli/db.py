@@ -69,7 +69,8 @@ def start_command(
 def stop_command(path: PathOption = None, force: ForceOption = False) -> None:
     """Stop the server."""
     folder = _folder(path)
-    was_running = stop(folder, force)
+    with busy("stopping PostgreSQL"):
+        was_running = stop(folder, force)
     typer.echo(f"Stopped the server in {folder}." if was_running else f"No server runs in {folder}.")
 
 
@@ -114,7 +115,9 @@ def reset_command(
         raise ConfigurationError(f"This deletes all data in {folder}. Say so: holdfast db reset --yes")
     if not yes and not typer.confirm(f"Delete all data in {folder}?"):
         raise ConfigurationError("Nothing was deleted.")
-    typer.echo(f"Deleted {folder}." if reset(folder, force) else f"There is nothing in {folder}.")
+    with busy("deleting it"):
+        was_there = reset(folder, force)
+    typer.echo(f"Deleted {folder}." if was_there else f"There is nothing in {folder}.")
 
 
 def _run_program(name: str, path: Path | None, args: list[str]) -> int:
@@ -128,8 +131,10 @@ def _run_program(name: str, path: Path | None, args: list[str]) -> int:
         raise ConfigurationError(f"There is no embedded server in {folder}. Start one: holdfast db start")
     program = find_binaries().program(name)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
-    with EmbeddedServer.acquire(folder) as server:
-        server.ensure_database()
+    with contextlib.ExitStack() as stack:
+        with busy("starting PostgreSQL"):
+            server = stack.enter_context(EmbeddedServer.acquire(folder))
+            server.ensure_database()
         before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             command = [str(program), "--dbname", server.dsn(), *args]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import busy, render
 from holdfast.cli.apps import Where
 from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
 from holdfast.cli.command import Shown, command
@@ -121,4 +121,5 @@ def _print_result(answer: dict[str, Any]) -> None:
 
 def _say(error: ResultError, answer: dict[str, Any], state: str) -> None:
     answer |= {"state": state, "error": error.error}
+    busy.erase()
     typer.echo(f"holdfast: {printable(' '.join(str(error).split()))}", err=True)

@@ -1,5 +1,6 @@
 """`holdfast migrate`: make and upgrade the schema."""
 
+import contextlib
 import itertools
 import json
 from typing import Annotated
@@ -7,28 +8,18 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import busy
+from holdfast.cli.apps import AppOption, DatabaseOption, open_database
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.exits import PENDING
 from holdfast.db import migrate
-from holdfast.db.database import resolve_dsn
-from holdfast.settings import database_url
 
 app = typer.Typer(help="Make and upgrade the schema in the database.", no_args_is_help=True)
-
-Database = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url",
-        "-d",
-        help="postgresql://user@host/name, or embedded:",
-        show_default="HOLDFAST_DATABASE_URL, DATABASE_URL, PG*",
-    ),
-]
 
 
 @app.command("up")
 def up_command(
-    database: Database = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
     lock_timeout: Annotated[
         str, typer.Option(metavar="SPAN", help="Wait so long for a lock, per try: 2s, 500ms.")
     ] = "2s",
@@ -37,33 +28,36 @@ def up_command(
     ] = "60s",
 ) -> None:
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
-    with busy.busy("reaching the database"):  # an embedded one is made and started first
-        dsn = resolve_dsn(database_url(database))
-        total, steps = len(migrate.status(dsn).pending), itertools.count()
+    limits = parse_span(lock_timeout, "--lock-timeout"), parse_span(patience, "--patience")
+    with contextlib.ExitStack() as stack:
+        with busy.busy("reaching the database"):  # an embedded one is made and started first
+            opened = open_database(database_url, app, checked=False, makes=True)
+            dsn = stack.enter_context(opened).dsn
+            total, steps = len(migrate.status(dsn).pending), itertools.count()
 
-    def say(step: str) -> None:
-        busy.erase()
-        typer.echo(step)
-        busy.at(next(steps), "migrations", total)
+        def say(step: str) -> None:
+            busy.erase()
+            typer.echo(step)
+            busy.at(next(steps), "migrations", total)
 
-    with busy.busy("migrations"):
-        applied = migrate.up(
-            dsn,
-            lock_timeout=parse_span(lock_timeout, "--lock-timeout"),
-            patience=parse_span(patience, "--patience"),
-            on_step=say,
-        )
-    typer.echo(f"Migrated to {applied[-1]}." if applied else _nothing(migrate.status(dsn)))
+        with busy.busy("migrations"):
+            applied = migrate.up(dsn, lock_timeout=limits[0], patience=limits[1], on_step=say)
+        typer.echo(f"Migrated to {applied[-1]}." if applied else _nothing(migrate.status(dsn)))
 
 
 @app.command("status")
 def status_command(
-    database: Database = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 when migrations are pending.")] = False,
 ) -> None:
     """Say which migrations the database has, and which it lacks."""
-    found = migrate.status(resolve_dsn(database_url(database)))
+    with (
+        busy.busy("reaching the database", as_json=as_json),
+        open_database(database_url, app, checked=False, looks=True) as database,
+    ):
+        found = migrate.status(database.dsn)
     typer.echo(_as_json(found) if as_json else _as_lines(found))
     if check and found.pending:
         raise typer.Exit(PENDING)
@@ -72,14 +66,15 @@ def status_command(
 
 
 @app.command("plan")
-def plan_command(database: Database = None) -> None:
+def plan_command(database_url: DatabaseOption = None, app: AppOption = None) -> None:
     """Print the SQL of the migrations that `up` would apply to this database."""
-    dsn = resolve_dsn(database_url(database))
-    pending = migrate.plan(dsn)
-    if pending:
-        typer.echo(migrate.sql(pending[0][0], pending[-1][0]), nl=False)
-    else:
-        typer.echo(f"-- {_nothing(migrate.status(dsn))}")
+    with (
+        busy.busy("reaching the database"),
+        open_database(database_url, app, checked=False, looks=True) as database,
+    ):
+        pending = migrate.plan(database.dsn)
+        nothing = "" if pending else f"-- {_nothing(migrate.status(database.dsn))}\n"
+    typer.echo(nothing or migrate.sql(pending[0][0], pending[-1][0]), nl=False)
 
 
 @app.command("sql")

@@ -6,6 +6,7 @@ from holdfast.cli import render
 from holdfast.model.state import PROCESSING
 from holdfast.model.text import printable
 from holdfast.operate.jobs import JobReport
+from holdfast.operate.wording import several
 from holdfast.store.chains import GroupStatus
 from holdfast.store.show import JobDetail
 
@@ -53,7 +54,8 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
         ("reason", report.cancel_reason or job.hold_reason),
         (
             "attempts",
-            f"{job.attempts} of {job.max_attempts}" + (f", {job.crashes} crashes" if job.crashes else ""),
+            f"{job.attempts} of {job.max_attempts}"
+            + (f", {several(job.crashes, 'crash', 'crashes')}" if job.crashes else ""),
         ),
         ("generation", job.generation),
         ("sequence", job.sequence),

@@ -20,7 +20,8 @@ TimesOption = Annotated[
     int | None, typer.Option(min=1, help="Leave after that many pictures.", show_default="never")
 ]
 
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, and no cursor; and back
+# Another screen, no cursor, and what is too long for its line is cut: a line that goes on would move all below it. And back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _LEAST = 0.2  # seconds
 

@@ -154,11 +154,12 @@ def carry_on(
     operation: UUID | None = None,
     pause: float = 0.0,
     left: UUID | None = None,
+    on_claim: Callable[[], None] = lambda: None,
 ) -> Procedure[UUID | None]:
     """Take up an operation that nobody runs, this one or the first, and carry it on to its end. None: there is none.
 
     `token` proves that it is ours; whoever gives up in the middle releases it by that, or takes it up again as `left`: an
-    outage may have cut it off. `pause` lets others work between two batches.
+    outage may have cut it off. `pause` lets others work between two batches. `on_claim` is called once it is ours.
     """
     verbs = sorted(VERBS)
     claimed = yield from run(
@@ -166,6 +167,7 @@ def carry_on(
     )
     if claimed is None:
         return None
+    on_claim()
     try:
         if claimed.verb not in VERBS:  # of a newer release, and somebody asked for it here
             yield from _give_back(claimed.id, token, f"this release has no verb {claimed.verb!r}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 from typing import Any
 
@@ -121,6 +122,11 @@ def order(name: str) -> None:
 @task
 def tip_over(text: str) -> None:
     raise ValueError(text)
+
+
+@task
+def leave(text: str) -> None:
+    sys.exit(text)
 
 
 @task

@@ -4,6 +4,8 @@ On Django 6 for `django.tasks`, below that for its backport `django-tasks`. A ta
 result is the job, and a job that is enqueued inside of atomic() commits with it.
 """
 
+import re
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ...db.guests import sync_guest
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, TaskDefinitionError
 from ...registry import Registry
 from ...store.show import Attempt, JobDetail, show_errors, show_job
 from ...store.statement import Statement
@@ -42,8 +44,7 @@ class HoldfastBackend(base.BaseTaskBackend):  # type: ignore[misc]
             )
         self._max_attempts = self.options.get("max_attempts", _OPTIONS["max_attempts"])
         app._include(_registry)
-        for name in self.queues:
-            _registry.queue(name)
+        _declare(alias, self.queues)
 
     def validate_task(self, task: Any) -> None:
         super().validate_task(task)
@@ -83,11 +84,22 @@ class HoldfastBackend(base.BaseTaskBackend):  # type: ignore[misc]
 
 def declare_queues(settings: Any) -> None:
     """The queues of each backend that is ours, before one of its tasks is used."""
-    for params in settings.values():
+    for alias, params in settings.items():
         if params.get("BACKEND") == f"{__name__}.{HoldfastBackend.__name__}":
             app._include(_registry)
-            for name in params.get("QUEUES", [values.DEFAULT_TASK_QUEUE_NAME]):
-                _registry.queue(name)
+            _declare(alias, params.get("QUEUES", [values.DEFAULT_TASK_QUEUE_NAME]))
+
+
+def _declare(alias: str, queues: Iterable[str]) -> None:
+    """A name that Django takes and we do not is refused with the place where it stands."""
+    for name in queues:
+        try:
+            _registry.queue(name)
+        except TaskDefinitionError as error:
+            near = re.sub(r"\W+", "_", str(name).lower()).strip("_")
+            raise ConfigurationError(
+                f"TASKS[{alias!r}]: QUEUES has {name!r}. Call it {near!r}: {error}"
+            ) from None
 
 
 def _declared(task: Any) -> OurTask[Any, Any]:

@@ -99,4 +99,8 @@ def masked(dsn: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    """Its lines as sentences: those of libpq end without a full stop."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return "".join(f"{line}{'. ' if line[-1].isalnum() else ' '}" for line in lines[:-1]) + "".join(
+        lines[-1:]
+    )

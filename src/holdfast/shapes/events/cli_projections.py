@@ -9,6 +9,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
 from holdfast.cli.arguments import parse_rate
+from holdfast.cli.busy import busy
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
@@ -66,7 +67,7 @@ def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """List the projections: how far each has come, what is in its way, what it skipped."""
-    with open_database(database_url, app, looks=True) as database:
+    with busy(as_json=as_json), open_database(database_url, app, looks=True) as database:
         found = _verbs(database).run(summaries())
     tables = _tables(app)
     if as_json:
@@ -108,9 +109,10 @@ def rebuild_command(
     pace = None if rate is None else parse_rate(rate, "--rate")
     with open_database(database_url, app) as database:
         verbs = _verbs(database)
-        begun = verbs.run(
-            start(name, code.apply.tables, code.patterns, code.apply.version, seed, since, pace)
-        )
+        with busy():
+            begun = verbs.run(
+                start(name, code.apply.tables, code.patterns, code.apply.version, seed, since, pace)
+            )
         typer.echo(f"{begun} is built. To give it up: holdfast projection cancel {name}")
         if wait:
             _watch(verbs, name)
@@ -153,7 +155,7 @@ def bar(found: Progress, done: int, seconds: float) -> str:
 @app.command("cancel")
 def cancel_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
     """Give up the rebuild of a projection. The live tables stay as they are."""
-    with open_database(database_url, app) as database:
+    with busy(), open_database(database_url, app) as database:
         given_up = _verbs(database).run(cancel(name))
     typer.echo(f"The rebuild of {name} was given up." if given_up else f"{name} is not being rebuilt.")
 
@@ -161,7 +163,7 @@ def cancel_command(name: NameArgument, database_url: DatabaseOption = None, app:
 @app.command("pause")
 def pause_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
     """Stop applying events, on all workers. To go on: holdfast projection resume NAME"""
-    with open_database(database_url, app) as database:
+    with busy(), open_database(database_url, app) as database:
         _verbs(database).pause(name)
     typer.echo(f"{name} is paused.")
 
@@ -169,7 +171,7 @@ def pause_command(name: NameArgument, database_url: DatabaseOption = None, app: 
 @app.command("resume")
 def resume_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
     """Go on where it was paused or stopped."""
-    with open_database(database_url, app) as database:
+    with busy(), open_database(database_url, app) as database:
         _verbs(database).resume(name)
     typer.echo(f"{name} goes on.")
 
@@ -182,7 +184,7 @@ def reset_command(
     code = _code(name, app)
     assert code.apply is not None
     confirm(f"empty {', '.join(code.apply.tables) or 'the tables'} and apply every event again", yes)
-    with open_database(database_url, app) as database:
+    with busy(), open_database(database_url, app) as database:
         _verbs(database).run(restart(name, code.apply.tables, code.apply.version))
     typer.echo(f"{name} begins anew.")
 
@@ -201,7 +203,8 @@ def drop_command(
     with open_database(database_url, app) as database:
         verbs = _verbs(database)
         confirm(f"forget {name}" if forget else f"drop the old tables of {name}", yes)
-        gone = verbs.run(forget_projection(name) if forget else drop_old(name))
+        with busy():
+            gone = verbs.run(forget_projection(name) if forget else drop_old(name))
     if gone:
         typer.echo(f"Dropped: {', '.join(gone)}")
     elif not forget:
@@ -219,7 +222,7 @@ def failures_command(
     as_json: JsonOption = False,
 ) -> None:
     """List the events that it skipped, and those that wait for a parked key."""
-    with open_database(database_url, app, looks=True) as database:
+    with busy(as_json=as_json), open_database(database_url, app, looks=True) as database:
         found = _verbs(database).failures(name, key)
     if as_json:
         render.print_json({"failures": found})
@@ -238,7 +241,7 @@ def retry_command(
     code = _code(name, app)
     apply = code.apply
     assert apply is not None
-    with open_database(database_url, app) as database:
+    with busy("applying events"), open_database(database_url, app) as database:
         verbs = _verbs(database)
         verbs.find(name)
         done = in_a_loop(database, Retrying(database, apply, name, key, verbs.actor).run)

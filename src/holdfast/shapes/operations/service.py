@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ...db.database import Database
 from ...errors import DatabaseUnavailable
@@ -24,7 +24,8 @@ class Operations(Service):
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._database = database
-        self._token = uuid4()
+        self._token = uuid4()  # of the next claim, and of one whose answer was lost
+        self._left: UUID | None = None  # of the last one that we ran
         self._waits = True  # until a pulse says otherwise
         self._working = asyncio.Lock()
         self.question = Question(store.WAITS, (SILENCE, sorted(VERBS)))
@@ -50,13 +51,19 @@ class Operations(Service):
 
     async def _carry_on(self) -> bool:
         async with self._working:
-            left, self._token = self._token, uuid4()
             runner = Runner(self._database, Actor(self.worker()))
-            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE, left=left))
-            return found is not None
+            work = carry_on(
+                self.worker(), self._token, pause=_PAUSE, left=self._left, on_claim=self._note_claim
+            )
+            return await runner.arun(work) is not None
+
+    def _note_claim(self) -> None:
+        """However long an outage lasts, what it cut off is known by its token when it is over."""
+        self._left, self._token = self._token, uuid4()
 
     async def finish(self) -> None:
         """One that was in the middle is for the next worker, at once."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_LAST_WORD):
-                await self._database.arun(lambda: store.release_operation(self._token))
+                if (left := self._left) is not None:
+                    await self._database.arun(lambda: store.release_operation(left))

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.busy import busy
 from holdfast.errors import ConfigurationError
 from holdfast.shapes.relays.declare import KIND
 from holdfast.shapes.relays.link import CLOSING, said
@@ -52,13 +53,14 @@ def check_command(
         known = ", ".join(sorted(relays)) or "none"
         raise ConfigurationError(f"the app has no relay {name!r} (known: {known})")
     wanted = {found: spec for found, spec in relays.items() if name in (None, found)}
-    with open_database(database_url, app) as database:
-        log = type(code.events)(database)
-        places = {
-            found: _destinations(log, code.tasks.declared("subscriptions")[found].patterns, spec)
-            for found, spec in wanted.items()
-        }
-    checked = asyncio.run(_check_all(wanted, places))
+    with busy("asking brokers", as_json=as_json):
+        with open_database(database_url, app) as database:
+            log = type(code.events)(database)
+            places = {
+                found: _destinations(log, code.tasks.declared("subscriptions")[found].patterns, spec)
+                for found, spec in wanted.items()
+            }
+        checked = asyncio.run(_check_all(wanted, places))
     if as_json:
         render.print_json({"relays": checked})
     elif not checked:

@@ -18,6 +18,7 @@ from holdfast.cli.apps import (
     open_database,
 )
 from holdfast.cli.arguments import parse_span
+from holdfast.cli.busy import busy
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import Offer, offered, operator_of
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
@@ -336,7 +337,7 @@ def check_command(
     """Replay the histories of open runs against the app's code, before it is deployed. Exit code 1: some would part."""
     app = application or app
     tasks = load_app(app).tasks
-    with open_database(database_url, app) as database:
+    with busy("replaying runs", as_json=as_json), open_database(database_url, app) as database:
         found = check(database, tasks, workflow)
     if as_json:
         render.print_json(found)

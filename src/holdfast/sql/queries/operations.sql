@@ -7,11 +7,12 @@ VALUES ($1, $2, $3::text::jsonb, $4::text::jsonb, $5::text::jsonb, $6, $7, $8::t
 -- name: claim_operation
 -- Take up the first operation that nobody runs, or one by its id. Whoever ran it and has not moved it for a while has lost it. One whose
 -- verb this release does not have is left to others.
--- $1 runner, $2 token, $3 seconds of silence, $4 id (NULL: whichever), $5 verbs, $6 a token of this runner's under which it may have left one
+-- $1 runner, $2 token (a claim whose answer was lost comes again with it), $3 seconds of silence, $4 id (NULL: whichever), $5 verbs,
+-- $6 a token of this runner's under which it may have left one
 WITH next AS MATERIALIZED (
     SELECT o.id FROM holdfast.operations o
     WHERE o.state IN ('waiting', 'running') AND ($4::uuid IS NULL OR o.id = $4) AND ($4::uuid IS NOT NULL OR o.verb = ANY ($5::text[]))
-      AND (o.token IS NULL OR o.token = $6::uuid OR o.beat_at < holdfast.now() - make_interval(secs => $3::float8))
+      AND (o.token IS NULL OR o.token IN ($2::uuid, $6::uuid) OR o.beat_at < holdfast.now() - make_interval(secs => $3::float8))
       AND ($4::uuid IS NOT NULL OR o.retry_at IS NULL OR o.retry_at <= holdfast.now())
     ORDER BY o.created_at, o.id LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.busy import busy
 from holdfast.cli.exits import ENVIRONMENT
 from holdfast.errors import ConfigurationError
 from holdfast.operate.wording import several
@@ -46,11 +47,12 @@ def check_command(
     as_json: JsonOption = False,
 ) -> None:
     """Compare every version of every event type with the older ones. Exit code 1: some do not go together."""
-    if against == "database":
-        with _on_database(database_url, app) as contracts:
-            found = contracts.check()
-    else:
-        found = load_app(app).contracts.check("file", against)
+    with busy("comparing", as_json=as_json):
+        if against == "database":
+            with _on_database(database_url, app) as contracts:
+                found = contracts.check()
+        else:
+            found = load_app(app).contracts.check("file", against)
     bad = [verdict for verdict in found if not verdict.compatible]
     if as_json:
         render.print_json({"compatible": not bad, "verdicts": found})
@@ -80,7 +82,7 @@ def store_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write the versions that the database does not have yet to it. One that it has never changes."""
-    with _on_database(database_url, app) as contracts:
+    with busy(as_json=as_json), _on_database(database_url, app) as contracts:
         stored = contracts.store(release=release)
     if as_json:
         render.print_json({"stored": stored})
