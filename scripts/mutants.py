@@ -133,6 +133,9 @@ class Run:
             verdict = judge(bench, mutant, unchanged)
             if verdict.doubtful or verdict.word == "SURVIVED":
                 self._again.append(verdict)
+                print(
+                    f"later: {verdict.word} {mutant.file}: {mutant.why}\n{'':17} {verdict.detail}", flush=True
+                )
             else:
                 self._tell(verdict)
 
@@ -161,12 +164,9 @@ def judge(bench: Bench, mutant: Mutant, unchanged: Unchanged) -> Verdict:
 
 
 def group(mutants: list[Mutant]) -> list[list[Mutant]]:
-    """By the file of the test, whose bytecode is made once, and the largest first."""
-    by_file: dict[str, list[Mutant]] = {}
-    for mutant in mutants:
-        by_file.setdefault(mutant.test.partition("::")[0], []).append(mutant)
-    parts = [of[at : at + GROUP] for of in by_file.values() for at in range(0, len(of), GROUP)]
-    return sorted(parts, key=len, reverse=True)
+    """Those of one test file together: its bytecode is made once, and its tests are tried unchanged in one go."""
+    inorder = sorted(mutants, key=lambda m: m.test)
+    return [inorder[at : at + GROUP] for at in range(0, len(inorder), GROUP)]
 
 
 def arguments() -> argparse.Namespace:

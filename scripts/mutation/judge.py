@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scripts.mutation.entries import Mutant
@@ -57,6 +57,7 @@ class Bench:
             open_to_all.chmod(0o777)  # the server may run as another user
         self._server = Server(seed, self._temporary / folder_of(self._base))
         self._nest = Nest()
+        self._loaded = Nest(str(self._tree.path), self._environment())  # for what changes no Python
 
     @property
     def copies(self) -> int:
@@ -64,6 +65,7 @@ class Bench:
 
     def close(self) -> None:
         self._nest.close()
+        self._loaded.close()
         self._server.close()
 
     def unchanged(self, tests: Iterable[str]) -> Unchanged:
@@ -102,7 +104,8 @@ class Bench:
         try:
             if problem := self._tree.apply(mutant):
                 return Verdict(mutant, "BROKEN", 0.0, problem)
-            reply = self._run_tests(mutant, limit, changed, fresh=fresh)
+            loaded = not mutant.file.endswith(".py")
+            reply = self._run_tests(mutant, limit, changed, fresh=fresh, loaded=loaded)
             said = self._said()
         finally:
             self._tree.restore()
@@ -119,10 +122,12 @@ class Bench:
         detail = f"ran out of time, and does with its guard, too: {_reason(self._said())}"
         return Verdict(verdict.mutant, "BROKEN", verdict.seconds, detail, verdict.cpu, doubtful=True)
 
-    def _run_tests(self, mutant: Mutant, limit: float, changed: int | None, *, fresh: bool) -> Reply:
+    def _run_tests(
+        self, mutant: Mutant, limit: float, changed: int | None, *, fresh: bool, loaded: bool = True
+    ) -> Reply:
         words = ["-x", f"--timeout={limit:g}", *mutant.tests]
-        hard = 2 * limit * len(mutant.tests) + 60
-        return self._run(words, 1, hard, changed=changed, fresh=fresh)
+        hard = (10 if fresh else 2) * limit * len(mutant.tests) + 60  # for what is put away behind a test
+        return self._run(words, 1, hard, changed=changed, fresh=fresh, loaded=loaded)
 
     def _run(
         self,
@@ -134,16 +139,12 @@ class Bench:
         fresh: bool = False,
         record: str = "",
         writes: bool = False,
+        loaded: bool = True,
     ) -> Reply:
         self._tidy()
         self._server.fit()
         base = self._folder / "own" if fresh else self._base
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
-        env |= {
-            "PYTHONPATH": f"{self._tree.path}/src",
-            "TMPDIR": str(self._temporary),
-            "HOLDFAST_TEST_PATIENCE": str(patience),
-        }
+        env = {**self._environment(), "HOLDFAST_TEST_PATIENCE": str(patience)}
         if not writes:
             env["PYTHONDONTWRITEBYTECODE"] = "1"
         request = Request(
@@ -159,7 +160,12 @@ class Bench:
             writes=writes,
             fresh=fresh,
         )
-        return self._nest.run(request)
+        # What writes bytecode loads all that it needs: the next ones find it.
+        return (self._loaded if loaded and not fresh and not writes else self._nest).run(request)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
+        return kept | {"PYTHONPATH": f"{self._tree.path}/src", "TMPDIR": str(self._temporary)}
 
     def _said(self) -> str:
         said = (self._folder / name for name in ("said", "said.error"))
@@ -180,7 +186,7 @@ def decide(mutant: Mutant, reply: Reply, said: str) -> Verdict:
         return Verdict(mutant, word, reply.seconds, detail, reply.cpu)
 
     if reply.late:
-        return verdict("BROKEN", f"it did not end: {tail}")
+        return replace(verdict("BROKEN", f"it did not end: {tail}"), doubtful=True)
     # A text that is no SQL would fail whatever is tested. A mutant in Python may well run into somebody's table.
     if mutant.file.endswith(".sql") and (error := NOT_SQL.search(said)):
         return verdict("BROKEN", error[0])
@@ -189,7 +195,9 @@ def decide(mutant: Mutant, reply: Reply, said: str) -> Verdict:
     ended = reply.code in (2, 3) and any(sign in said for sign in signs)
     if ended or (reply.code == 1 and " failed" in tail):
         return verdict("caught", _reason(said))
-    return verdict("SURVIVED" if reply.code == 0 else "BROKEN", tail)
+    if reply.code == 0:
+        return verdict("SURVIVED", tail)
+    return replace(verdict("BROKEN", tail), doubtful=bool(RAN_OUT.search(_reason(said))))
 
 
 def _reason(said: str) -> str:

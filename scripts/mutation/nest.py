@@ -1,4 +1,5 @@
 """A process that has loaded pytest and its libraries, and nothing of ours: it forks one run of tests after the other.
+A second one has loaded the package of one tree, too, for runs in which no Python of it is changed.
 
 It reads requests, one JSON object per line, and writes what came of them. It also ends whatever a run leaves behind. Run as
 `python -m scripts.mutation.nest`; `Nest` is the other end.
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
@@ -34,6 +36,8 @@ PRELOADED = (
     "concurrent.futures.thread",
     "asyncio",
 )
+PACKAGE = ("holdfast.public", "holdfast.testing", "holdfast.testing.plugin", "holdfast.runtime.worker")
+END_WITH_PARENT = 1  # PR_SET_PDEATHSIG: an asker that was killed leaves nobody behind
 BECOME_REAPER = 36  # PR_SET_CHILD_SUBREAPER: what a run leaves behind becomes a child of ours
 POLL = 0.01
 ENDING = 3.0  # seconds for a server to leave by itself
@@ -65,10 +69,12 @@ class Reply:
 class Nest:
     """The asker's end. One run at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: str = "", env: dict[str, str] | None = None) -> None:
+        """With a tree, its package is loaded in that environment before the first request."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "scripts.mutation.nest"],
+            [sys.executable, "-m", "scripts.mutation.nest", *([tree] if tree else [])],
             cwd=ROOT,
+            env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -190,13 +196,7 @@ def _become(request: Request) -> list[Any]:
     os.environ.update(request.env)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - ours is the line of requests
     sys.dont_write_bytecode = not request.writes
-    sys.path[:] = [
-        request.tree,
-        f"{request.tree}/src",
-        *(p for p in sys.path if p not in ("", str(ROOT), f"{ROOT}/src")),
-    ]
-    sys.path_importer_cache.clear()
-    importlib.invalidate_caches()
+    _look_in(request.tree)
     tempfile.tempdir = None
     random.seed()
     sys.argv = [str(Path(sys.modules["pytest"].__file__ or "").with_name("__main__.py")), *request.words]
@@ -204,9 +204,17 @@ def _become(request: Request) -> list[Any]:
     plugins: list[Any] = [Recorder(request.record)] if request.record else []
     if request.start:
         plugins.append(Prepared(Path(request.server), request.start, migrates=request.migrates))
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("scripts", "tests", "holdfast")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("scripts", "tests")]:
         del sys.modules[name]
     return plugins
+
+
+def _look_in(tree: str) -> None:
+    """For modules: as `python -m pytest` in the tree, with its sources in PYTHONPATH."""
+    known = ("", str(ROOT), f"{ROOT}/src", tree, f"{tree}/src")
+    sys.path[:] = [tree, f"{tree}/src", *(path for path in sys.path if path not in known)]
+    sys.path_importer_cache.clear()
+    importlib.invalidate_caches()
 
 
 def _load() -> None:
@@ -217,14 +225,38 @@ def _load() -> None:
             importlib.import_module(name)
     ours = [name for name in sys.modules if name.partition(".")[0] == "holdfast"]
     assert not ours, f"a mutant of these would not be seen: {ours}"
-    gc.collect()
-    gc.freeze()
+
+
+def _load_package(tree: str) -> None:
+    """Whatever is read now would not be seen when it is changed later: this may be modules alone."""
+    read: list[str] = []
+    begun = True
+
+    def note(event: str, details: tuple[Any, ...]) -> None:
+        if begun and event == "open" and isinstance(details[0], str) and details[0].startswith(f"{tree}/"):
+            read.append(details[0])
+
+    sys.addaudithook(note)  # it cannot be taken away
+    _look_in(tree)
+    for name in PACKAGE:
+        importlib.import_module(name)
+    _ = importlib.import_module("holdfast.shapes").SHAPES  # loaded when it is asked for
+    begun = False
+    others = [path for path in read if not path.endswith((".py", ".pyc")) and ".pyc." not in path]
+    assert not others, f"a mutant of these would not be seen: {others}"
+    assert threading.active_count() == 1, "a forked process has one thread"
 
 
 def _main() -> NoReturn:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(BECOME_REAPER, 1, 0, 0, 0)
+        system = ctypes.CDLL(None)
+        system.prctl(BECOME_REAPER, 1, 0, 0, 0)
+        system.prctl(END_WITH_PARENT, signal.SIGTERM, 0, 0, 0)
     _load()
+    if tree := "".join(sys.argv[1:2]):
+        _load_package(tree)
+    gc.collect()
+    gc.freeze()
     request = _serve()
     plugins = _become(request)
     run = sys.modules["pytest"].main
