@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **variables, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     return subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250
     )
@@ -176,7 +176,10 @@ def test_the_release_is_that_of_the_project(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_dev_prints_what_another_terminal_needs_and_ends_with_its_own(stock: Kit, tmp_path: Path) -> None:
-    env = {"DJANGO_SETTINGS_MODULE": "tests.django_app.settings", "PYTHONPATH": str(ROOT)}
+    env = {
+        "DJANGO_SETTINGS_MODULE": "tests.django_app.settings",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+    }
     dev = Process(tmp_path, ("dev", NAME, "--no-web"), env)
     try:
         dev.said("worker.started")
