@@ -1,161 +1,244 @@
-"""Remove each guard in turn and see its test fail: tests/mutants.toml, one copy of the tree per mutant.
+"""Remove each guard in turn and see its test fail: tests/mutants.toml.
 
-`python scripts/mutants.py --only settle` runs those whose file, text or reason contains the word.
+`python scripts/mutants.py --only settle` runs those whose file, text or reason contains the word. Verdicts are kept in
+.mutants: a run that was interrupted goes on where it stopped, as long as no file has changed.
 """
 
 import argparse
-import contextlib
+import json
 import os
-import re
-import shutil
-import subprocess
+import queue
+import signal
 import sys
 import tempfile
+import threading
 import time
-import tomllib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from scripts.memory import quick_folder  # noqa: E402
+from scripts.mutation import entries  # noqa: E402
+from scripts.mutation.entries import Mutant  # noqa: E402
+from scripts.mutation.judge import Bench, Unchanged, Verdict  # noqa: E402
+from scripts.mutation.servers import Seed  # noqa: E402
+from scripts.mutation.trees import copy, first_changed  # noqa: E402
 
-TOGETHER = 3  # most tests wait for something
-NOT_SQL = re.compile(
-    r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*"
-)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    file: str  # below the root
-    old: str  # found exactly once in it
-    new: str
-    test: str  # what must fail then: a pytest node id, or several with spaces between
-    why: str  # what the guard is for
+KEPT = ROOT / ".mutants" / "verdicts.jsonl"
+TOGETHER = (os.cpu_count() or 2) + 2  # most tests wait for something
+GROUP = 12  # mutants whose tests are tried unchanged in one go
 
 
 @dataclass(frozen=True)
-class Verdict:
-    mutant: Mutant
-    word: str  # caught | SURVIVED | BROKEN
-    seconds: float
-    detail: str = ""
+class Prints:
+    """What a kept verdict is good for."""
+
+    tree: str
+    own: dict[Mutant, str]
 
 
-def read(only: str) -> list[Mutant]:
-    table = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
-    found = [Mutant(**entry) for entry in table["mutant"]]
-    return [m for m in found if only in f"{m.file} {m.old} {m.test} {m.why}"]
+class Kept:
+    """Verdicts of earlier runs, one JSON object per line; the last one about a mutant counts."""
+
+    def __init__(self, prints: Prints) -> None:
+        self._prints = prints
+        self._lock = threading.Lock()
+        self._rows: dict[str, dict[str, str]] = {}
+        if KEPT.exists():
+            for line in KEPT.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                self._rows[row["own"]] = row
+
+    def caught(self, mutant: Mutant, *, whole: bool) -> bool:
+        """Whether it was caught before. `whole`: and not one file of the tree has changed since."""
+        row = self._rows.get(self._prints.own[mutant], {})
+        return row.get("word") == "caught" and (not whole or row["tree"] == self._prints.tree)
+
+    def add(self, verdict: Verdict) -> None:
+        row = {
+            "own": self._prints.own[verdict.mutant],
+            "tree": self._prints.tree,
+            "word": verdict.word,
+            "seconds": round(verdict.seconds, 1),
+            "cpu": round(verdict.cpu, 2),
+            "file": verdict.mutant.file,
+            "test": verdict.mutant.test,
+            "why": verdict.mutant.why,
+            "detail": verdict.detail,
+        }
+        with self._lock:
+            KEPT.parent.mkdir(exist_ok=True)
+            with KEPT.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
 
-def copy(target: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for folder in ("src", "tests", "bench", "scripts"):
-        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, target)
+class Run:
+    """All benches at work. What may be the machine's doing is tried again at the end, alone."""
 
+    def __init__(self, mutants: list[Mutant], kept: Kept, folder: Path, together: int) -> None:
+        self._kept = kept
+        self._total = len(mutants)
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._again: list[Verdict] = []
+        self._stop = threading.Event()
+        self._failed: Exception | None = None
+        self.counts: Counter[str] = Counter()
+        self.bad: list[Verdict] = []
+        pristine = copy(ROOT, folder / "tree")
+        wanted = {place for m in mutants if (place := first_changed(pristine, m)) is not None}
+        seed = Seed(folder / "seed", wanted)
+        groups = group(mutants)
+        self._groups: queue.SimpleQueue[list[Mutant]] = queue.SimpleQueue()
+        for one in groups:
+            self._groups.put(one)
+        self._benches = [Bench(pristine, folder / f"m{n}", seed) for n in range(min(together, len(groups)))]
 
-def mutate(tree: Path, mutant: Mutant) -> str:
-    """Apply the change; why it cannot be, or nothing."""
-    path = tree / mutant.file
-    text = path.read_text(encoding="utf-8")
-    if (times := text.count(mutant.old)) != 1:
-        return f"the old text occurs {times} times"
-    changed = text.replace(mutant.old, mutant.new)
-    path.write_text(changed, encoding="utf-8")
-    if path.suffix == ".py":
+    def go(self) -> None:
+        threads = [threading.Thread(target=self._work, args=[bench]) for bench in self._benches]
+        for thread in threads:
+            thread.start()
         try:
-            compile(changed, mutant.file, "exec")
-        except SyntaxError as error:
-            return f"it is no Python: {error}"
-    return _mutate_migration(tree, mutant) if path.name == "schema.sql" else ""
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.5)
+            if self._failed is not None:
+                raise self._failed
+            for doubted in self._again:
+                self._tell(self._benches[0].judge(doubted.mutant, 0.0, alone=True), again=True)
+        finally:
+            self._stop.set()
+            for bench in self._benches:
+                bench.close()
+
+    def _work(self, bench: Bench) -> None:
+        try:
+            while not self._stop.is_set():
+                self._judge_all(bench, self._groups.get_nowait())
+        except queue.Empty:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised in the main thread
+            if not self._stop.is_set():  # else it was closed under us
+                self._failed = error
+                self._stop.set()
+
+    def _judge_all(self, bench: Bench, mutants: list[Mutant]) -> None:
+        unchanged = bench.unchanged(test for m in mutants for test in m.tests)
+        for mutant in mutants:
+            if self._stop.is_set():
+                return
+            verdict = judge(bench, mutant, unchanged)
+            if verdict.doubtful or verdict.word == "SURVIVED":
+                self._again.append(verdict)
+                print(
+                    f"later: {verdict.word} {mutant.file}: {mutant.why}\n{'':17} {verdict.detail}", flush=True
+                )
+            else:
+                self._tell(verdict)
+
+    def _tell(self, verdict: Verdict, *, again: bool = False) -> None:
+        self._kept.add(verdict)
+        with self._lock:
+            self.counts[verdict.word] += 1
+            done = self.counts.total()
+            left = (time.monotonic() - self._began) / done * (self._total - done) / 60
+            name = Path(verdict.mutant.file).name
+            print(
+                f"{verdict.word:8} {verdict.seconds:5.1f} s  {name:18} {verdict.mutant.why}"
+                f"{' (second try, alone)' if again else ''}   [{done} of {self._total}, {left:.0f} min left]",
+                flush=True,
+            )
+            if verdict.word != "caught":
+                self.bad.append(verdict)
+                print(f"{'':17} {verdict.detail}", flush=True)
 
 
-def _mutate_migration(tree: Path, mutant: Mutant) -> str:
-    """Databases are made by the migrations, one after the other: every one that has the text is changed."""
-    having = [
-        (path, text)
-        for path in sorted((tree / "src/holdfast/sql/migrations").glob("*.sql"))
-        if mutant.old in (text := path.read_text(encoding="utf-8"))
-    ]
-    for path, text in having:
-        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    return "" if having else "no migration has the old text"
+def judge(bench: Bench, mutant: Mutant, unchanged: Unchanged) -> Verdict:
+    failed = [f"{test}: {unchanged.failed[test]}" for test in mutant.tests if test in unchanged.failed]
+    if failed:
+        return Verdict(mutant, "BROKEN", 0.0, f"without any change its test must pass: {failed[0]}")
+    return bench.judge(mutant, sum(unchanged.seconds[test] for test in mutant.tests))
 
 
-def pytest(tree: Path, test: str, patience: int, *more: str) -> subprocess.CompletedProcess[str]:
-    words = ["-q", "-x", "-p", "no:randomly", f"--timeout={60 * patience}", *more, *test.split()]
-    command = [sys.executable, "-m", "pytest", *words]
-    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    env["TMPDIR"] = str(tree / "tmp")
-    env["HOLDFAST_TEST_PATIENCE"] = str(patience)
-    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
+def group(mutants: list[Mutant]) -> list[list[Mutant]]:
+    """Those of one test file together: its bytecode is made once, and its tests are tried unchanged in one go."""
+    inorder = sorted(mutants, key=lambda m: m.test)
+    return [inorder[at : at + GROUP] for at in range(0, len(inorder), GROUP)]
 
 
-@contextlib.contextmanager
-def fresh_tree() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
-        tree = Path(folder)
-        tree.chmod(0o755)  # the embedded server may run as another user
-        copy(tree)
-        (tree / "tmp").mkdir()
-        (tree / "tmp").chmod(0o777)
-        yield tree
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--only",
+        default=[],
+        action="append",
+        metavar="SUBSTRING",
+        help="those that contain it; may be given again",
+    )
+    parser.add_argument(
+        "--since", metavar="COMMIT", help="those that are new or whose file or test changed since"
+    )
+    parser.add_argument("--shard", metavar="I/N", help="the I-th of N parts")
+    parser.add_argument(
+        "--changed", action="store_true", help="not those that were caught with the same entry, file and test"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also those that were caught by an interrupted run"
+    )
+    parser.add_argument(
+        "--together", type=int, default=TOGETHER, metavar="N", help="at the same time (%(default)s)"
+    )
+    return parser.parse_args()
 
 
-def passes_unchanged(mutants: list[Mutant]) -> bool:
-    """A test that fails anyway catches nothing."""
-    with fresh_tree() as tree:
-        done = pytest(tree, " ".join(dict.fromkeys(m.test for m in mutants)), 5, "-n", str(TOGETHER))
-    if done.returncode != 0:
-        print(done.stdout[-3000:], "without any change the tests must pass", sep="\n", flush=True)
-    return done.returncode == 0
-
-
-def judge(mutant: Mutant) -> Verdict:
-    began = time.monotonic()
-    with fresh_tree() as tree:
-        if problem := mutate(tree, mutant):
-            return Verdict(mutant, "BROKEN", 0.0, problem)
-        done = pytest(tree, mutant.test, patience=1)  # most are caught by a limit
-    seconds = time.monotonic() - began
-    tail = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
-    # A text that is no SQL would fail whatever is tested. A mutant in Python may well run into somebody's table.
-    if mutant.file.endswith(".sql") and (error := NOT_SQL.search(done.stdout)):
-        return Verdict(mutant, "BROKEN", seconds, error[0])
-    # What got out may end the tests themselves, or be too deep for their report.
-    signs = ("KeyboardInterrupt", "INTERNALERROR")
-    ended = done.returncode in (2, 3) and any(sign in done.stdout for sign in signs)
-    if ended or (done.returncode == 1 and " failed" in "".join(tail)):
-        return Verdict(mutant, "caught", seconds)
-    word = "SURVIVED" if done.returncode == 0 else "BROKEN"
-    return Verdict(mutant, word, seconds, "".join(tail))
+def choose(options: argparse.Namespace) -> tuple[list[Mutant], Kept]:
+    mutants = entries.read(ROOT)
+    if options.only:
+        mutants = [m for m in mutants if any(entries.contains(m, word) for word in options.only)]
+    if options.since:
+        mutants = entries.since(ROOT, mutants, options.since)
+    if options.shard:
+        mutants = entries.shard(mutants, options.shard)
+    kept = Kept(Prints(entries.tree_print(ROOT), {m: entries.own_print(ROOT, m) for m in mutants}))
+    if options.again:
+        return mutants, kept
+    left = [m for m in mutants if not kept.caught(m, whole=not options.changed)]
+    if len(left) < len(mutants):
+        print(
+            f"{len(mutants) - len(left)} were caught by an earlier run (--again runs them, too)", flush=True
+        )
+    return left, kept
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", metavar="SUBSTRING")
-    mutants = read(parser.parse_args().only)
-    if not mutants or not passes_unchanged(mutants):
-        return 1
-    failed = 0
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        for verdict in pool.map(judge, mutants):
-            failed += verdict.word != "caught"
-            name = Path(verdict.mutant.file).name
-            print(f"{verdict.word:8} {verdict.seconds:5.1f} s  {name:18} {verdict.mutant.why}", flush=True)
-            if verdict.detail:
-                print(f"{'':17} {verdict.detail}", flush=True)
-    print(f"{len(mutants) - failed} of {len(mutants)} caught")
-    return 1 if failed else 0
+    options = arguments()
+    began = time.monotonic()
+    mutants, kept = choose(options)
+    if not mutants:
+        print("no mutant is left to run" if entries.read(ROOT) else "there are no mutants")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="m", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        run = Run(mutants, kept, Path(folder), options.together)
+        run.go()
+    for verdict in run.bad:
+        print(f"{verdict.word:8} {verdict.mutant.file}: {verdict.mutant.why}\n{'':8} {verdict.detail}")
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{run.counts['caught']} of {len(mutants)} caught, in {minutes:.0f} minutes, {options.together} at a time"
+    )
+    return 1 if run.bad else 0
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # also when started in the background of a script
+        signal.signal(number, signal.default_int_handler)
     with quick_folder():
-        code = main()
+        try:
+            code = main()
+        except KeyboardInterrupt:
+            code = 130
     sys.exit(code)

@@ -22,8 +22,15 @@ def begin(conn: Conn, isolation: str = "READ COMMITTED") -> None:
     conn.execute("SELECT pg_current_xact_id()")
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["one page", "it was open at the last page"])
-def test_a_transaction_that_began_later_commits_first(conn: Conn, connect: Connect, turned: bool) -> None:
+@pytest.mark.parametrize(
+    ("turned", "missing"),
+    [(False, False), (True, False), (False, True)],
+    ids=["one page", "it was open at the last page", "a number is missing"],
+)
+def test_a_transaction_that_began_later_commits_first(
+    conn: Conn, connect: Connect, turned: bool, missing: bool
+) -> None:
+    """A page with a number that was rolled back is read in another way."""
     first, second = connect(), connect()
     publish(conn, "before", "k")
     begin(first)
@@ -33,6 +40,10 @@ def test_a_transaction_that_began_later_commits_first(conn: Conn, connect: Conne
         turn(conn)
     publish(second, "later begun", "k")
     second.execute("COMMIT")
+    if missing:
+        begin(second)
+        publish(second, "rolled back")
+        second.execute("ROLLBACK")
     publish(first, "earlier begun", "k")
     first.execute("COMMIT")
     turn(conn)

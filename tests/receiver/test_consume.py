@@ -189,7 +189,11 @@ async def ordered(message: ReceivedMessage[dict]) -> None: ...
 asyncio.run(app.run_worker())
 """
     await publish(js, *(order(n, **{"ce-id": f"e{n}"}) for n in range(20)))
-    environment = {**os.environ, "HOLDFAST_DATABASE_URL": kit.url, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": kit.url,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+    }
 
     def start(failpoint: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -41,7 +41,7 @@ class Server:
             **os.environ,
             "HOLDFAST_DATABASE_URL": url,
             "HOLDFAST_FAILPOINTS": failpoints,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         }
         command = [
             sys.executable, "-m", "uvicorn", "tests.receiver.serving:asgi", "--uds", self.socket, "--log-level", "error",

@@ -128,7 +128,11 @@ async def ordered(message: ReceivedMessage[dict]) -> None: ...
 asyncio.run(app.run_worker())
 """
     await broker.publish([order(n, f"k{n}") for n in range(12)])
-    environment = {**os.environ, "HOLDFAST_DATABASE_URL": kit.url, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": kit.url,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+    }
 
     def start(failpoint: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

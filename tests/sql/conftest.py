@@ -1,6 +1,7 @@
 """Sessions for the SQL tests, and a trigger that makes chosen rows bad."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -33,6 +34,18 @@ def connect(kit: Kit) -> Iterator[Callable[[], Conn]]:
     yield make
     for conn in opened:
         conn.close()
+
+
+@pytest.fixture
+def pool(kit: Kit) -> Iterator[ThreadPoolExecutor]:
+    """After a failure a thread may still wait for a lock that nobody gives back: it is ended, or the failure would hang."""
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
+        with psycopg.connect(kit.url, autocommit=True) as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()"
+            )
 
 
 @pytest.fixture

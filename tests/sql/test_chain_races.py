@@ -1,7 +1,7 @@
 """Two sessions at once: replacing a job while it is claimed, and the last two members of a group."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
@@ -45,12 +45,6 @@ AFTER = NewRow("after", "{}")
 @pytest.fixture
 def worker(conn: Conn) -> str:
     return register(conn)
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
 
 
 def replacing(n: int, key: str = "k", **options: Any) -> NewRow:

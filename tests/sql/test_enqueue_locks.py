@@ -1,6 +1,6 @@
 """What an enqueue locks, and in which order: duplicates, large calls, groups."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -31,12 +31,6 @@ pytestmark = pytest.mark.versions
 
 Connect = Callable[[], Conn]
 WAIT = 60
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
 
 
 @pytest.fixture

@@ -65,12 +65,6 @@ def worker(conn: Conn) -> str:
     return register(conn)
 
 
-@pytest.fixture
-def pool() -> Any:
-    with ThreadPoolExecutor(16) as threads:
-        yield threads
-
-
 def count(conn: Conn, table: str) -> int:
     return int(one(conn, f"SELECT count(*) FROM holdfast.{table}"))
 

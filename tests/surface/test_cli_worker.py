@@ -163,7 +163,9 @@ def test_a_worker_on_uvloop_runs_and_drains(kit: Kit, start: Start) -> None:
 
 def test_a_loop_that_is_not_there_is_one_line(kit: Kit, start: Start, tmp_path: Path) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError('No module named uvloop')\n")
-    worker = start("worker", "shop:app", "--loop", "uvloop", PYTHONPATH=str(tmp_path))
+    worker = start(
+        "worker", "shop:app", "--loop", "uvloop", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path])
+    )
     assert worker.end() == 2
     assert "pip install 'holdfast-pg[uvloop]'" in worker.err
     assert "Traceback" not in worker.err

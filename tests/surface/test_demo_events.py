@@ -58,7 +58,7 @@ def test_every_promise_holds_with_all_parts_broken_once(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "examples/shop-events/demo.py"],
         cwd=folder,
-        env=os.environ | strange | {"PYTHONPATH": str(folder)},
+        env=os.environ | strange | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}"},
         capture_output=True,
         text=True,
         timeout=400,

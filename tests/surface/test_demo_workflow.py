@@ -51,7 +51,7 @@ def test_every_promise_holds_with_two_workers_killed(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.checkout.demo"],
         cwd=folder,
-        env=os.environ | strange | {"PYTHONPATH": str(folder)},
+        env=os.environ | strange | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}"},
         capture_output=True,
         text=True,
         timeout=400,

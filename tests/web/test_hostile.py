@@ -15,6 +15,7 @@ from holdfast.errors import TaskDefinitionError
 from holdfast.model.masking import MASK, is_secret_name, masked, masked_text
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
+from holdfast.web.drawing import environment
 from holdfast.web.live import values_of
 from holdfast.web.masking import before_quote, class_of_error, for_role, form_of
 from holdfast.web.plain import as_json
@@ -73,6 +74,12 @@ async def test_a_name_in_the_audit_is_text(kit: Kit, mara: Surfer) -> None:
     text = await mara.page("/audit")
     assert "&lt;b&gt;bo&lt;/b&gt;\\x1b[31m\\u202e" in text
     assert [raw for raw in ("<b>bo", "\x1b", "\u202e") if raw in text] == []
+
+
+def test_whatever_a_template_writes_is_made_visible() -> None:
+    """Also what nobody thought of on its way there."""
+    drawn = environment().from_string("{{ it }}").render(it="<b>bo</b>\x1b[31m\u202e")
+    assert drawn == "&lt;b&gt;bo&lt;/b&gt;\\x1b[31m\\u202e"
 
 
 async def test_a_huge_payload_is_cut(kit: Kit, mara: Surfer) -> None:
