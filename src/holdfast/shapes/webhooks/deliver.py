@@ -80,7 +80,9 @@ class Deliverer:
                 ready = await self._ready(line.loader, job.id, endpoint, event, again=_may_be_sent(ready))
         except DatabaseUnavailable:
             raise Snooze(1.0) from None
-        except asyncio.CancelledError:  # its time is over, or the worker's: where its job ends, so does the delivery
+        except (
+            asyncio.CancelledError
+        ):  # its time is over, or the worker's: where its job ends, so does the delivery
             self._note(job, endpoint, {"kind": "waits", "delay": SOON})
             raise
         if ready is None:
