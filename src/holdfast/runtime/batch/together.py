@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ... import telemetry
@@ -24,10 +24,25 @@ from .gather import Group
 from .handler_call import call_handler, outcome_of, stopped
 from .items import Batch, Item
 
-if TYPE_CHECKING:
-    from ..attempts import Attempts
-
 Conclude = Callable[[Running, Outcome], None]
+
+
+class Starter(Protocol):
+    def start(self) -> None:
+        """Start what is due in the free slots."""
+
+
+class Attempts(Protocol):
+    """What becomes of the jobs of a batch."""
+
+    @property
+    def dispatcher(self) -> Starter: ...
+
+    def conclude(self, running: Running, outcome: Outcome) -> None: ...
+
+    def end_unstarted(self, running: Running) -> None: ...
+
+    def want_more(self) -> None: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,7 +52,7 @@ class Calls:
     executor: Executor
     slots: Slots
     worker: Callable[[], str]
-    attempts: "Attempts"
+    attempts: Attempts
 
     async def run(self, group: Group, began: float) -> None:
         for running in group.members:
