@@ -15,7 +15,6 @@ from ... import telemetry
 from ...model.outcome import Outcome
 from .. import report
 from ..decide import unforeseen
-from ..dispatch import Dispatcher
 from ..execute import Executor
 from ..handler import Handler
 from ..inflight import Running
@@ -28,10 +27,16 @@ from .items import Batch, Item
 Conclude = Callable[[Running, Outcome], None]
 
 
+class Starter(Protocol):
+    def start(self) -> None:
+        """Start what is due in the free slots."""
+
+
 class Attempts(Protocol):
     """What becomes of the jobs of a batch."""
 
-    dispatcher: Dispatcher
+    @property
+    def dispatcher(self) -> Starter: ...
 
     def conclude(self, running: Running, outcome: Outcome) -> None: ...
 

@@ -1,9 +1,9 @@
-"""When a child process has served long enough: after so many jobs, or earlier when it keeps growing."""
+"""When a child process has served long enough: after a number of jobs, or earlier when it keeps growing."""
 
 from .memory import MB
 
 _LOOK = 50  # jobs from one look to the next
-_GROWTH = 2 * MB  # more than that in so many jobs, and it is a leak
+_GROWTH = 2 * MB  # more than that between two looks, and it is a leak
 
 
 class Wear:
@@ -16,7 +16,7 @@ class Wear:
         self._before = 0
 
     def is_out(self, memory: int) -> bool:
-        """A job has ended, and left the process with so many bytes."""
+        """A job has ended, and left the process with that many bytes."""
         self._jobs += 1
         if self._jobs >= self._most:
             return True
