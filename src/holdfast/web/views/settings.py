@@ -16,7 +16,8 @@ def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
         app = AppChoice("of this dashboard", "", site.app.database.url, site.app._given_settings)
         found = describe_configuration(site.release, None, app)
-        numbers = yield from later(lambda: numbers_of(site, OLD))  # what everybody shares: no count of its own
+        # What everybody shares: no count of its own.
+        numbers = yield from later(lambda: numbers_of(site, OLD))
         seen = numbers.found
         context = {"configuration": found, "overview": seen, "read_only": site.read_only}
         data = {"configuration": found, "server": seen.server_version, "schema": seen.schema_version}
