@@ -71,7 +71,8 @@ class DeadGroup:
     by_hour: Sequence[int] = ()  # how many died in each of the last 24 hours, the oldest first
 
 
-class Facet(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Facet:
     """How many dead letters of a group have one key, tag or queue."""
 
     kind: str  # "key", "tag" or "queue"
@@ -142,7 +143,7 @@ def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple
     """The groups, the largest first, and how many dead letters were looked at: CAP of the newest at most."""
 
     def decode(rows: Sequence[Row]) -> tuple[list[DeadGroup], int]:
-        return [DeadGroup(*r[:8], _by_hour(r[8])) for r in rows], rows[0][9] if rows else 0
+        return [DeadGroup(*[*r[:8], _by_hour(r[8])]) for r in rows], rows[0][9] if rows else 0
 
     params = (LOOK, CAP, limit, *window, *_filters(f))
     return named("group_dead", params, decode)
