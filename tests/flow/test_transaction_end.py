@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.conftest import QUICK
 
-from holdfast import AsyncTransaction, Backoff, Holdfast, Job, Transaction
+from holdfast import AsyncTransaction, Backoff, Holdfast, Job, Transaction, telemetry
 from holdfast.store.statement import Flow, Statement
 from holdfast.testing import Kit
 
@@ -109,6 +109,40 @@ def test_a_commit_that_is_refused_fails_the_attempt_and_nothing_stays(
     (error,) = one.sql("SELECT * FROM holdfast.errors")
     assert "places_n_key" in error["message"]
     assert len(set(pids)) == 1  # and the connection is as good as before
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_job_that_is_no_longer_ours_is_lost_and_its_connection_goes_on(
+    app: Holdfast, one: Kit, events: list[telemetry.Event], kind: str
+) -> None:
+    pids: list[int] = []
+
+    def lose(job: Job) -> None:
+        if job.attempt == 1 and not pids[1:]:
+            one.sql(
+                "UPDATE holdfast.work SET lease_generation = 2, claim_token = gen_random_uuid() WHERE id = %s",
+                [job.id],
+            )
+
+    @app.task
+    def s_work(job: Job, tx: Transaction) -> None:
+        pids.append(tx.connection.info.backend_pid)
+        tx.execute("INSERT INTO notes VALUES (%s)", [str(len(pids))])
+        lose(job)
+
+    @app.task
+    async def a_work(job: Job, tx: AsyncTransaction) -> None:
+        pids.append(tx.connection.info.backend_pid)
+        await tx.execute("INSERT INTO notes VALUES (%s)", [str(len(pids))])
+        lose(job)
+
+    work = s_work if kind == "sync" else a_work
+    for _ in range(2):
+        work.enqueue()
+    one.run_worker(concurrency=1)
+    assert written(one) == ["2"]
+    assert [event.name for event in events if event.name in ("job.lost", "job.failed")] == ["job.lost"]
+    assert len(set(pids)) == 1  # rolled back, not closed
 
 
 def test_the_plan_of_the_end_is_kept_and_scans_no_table(app: Holdfast, one: Kit) -> None:

@@ -102,6 +102,13 @@ def test_before_and_after_of_what_was_changed(conn: Conn, database: Database) ->
     assert "hunter2" not in text
 
 
+def test_whatever_an_act_says_of_a_change_is_masked(conn: Conn, database: Database) -> None:
+    """Also where the act itself did not think of it."""
+    was, now = {"password": "s3cret", "n": 1}, {"password": "hunter2", "n": 2}
+    run(conn, audit.audit(Actor("ann"), "queue set", {"queue": "inbox"}, 1, was, now))
+    assert change(database) == ({"password": MASK, "n": 1}, {"password": MASK, "n": 2})
+
+
 def test_what_is_long_is_named_and_not_kept(conn: Conn, database: Database) -> None:
     job_id = with_payload(conn, {"n": "x" * 50_000})
     Operator(database, "ann").edit_job(job_id, Changes({"n": 2}, priority=7))
