@@ -15,12 +15,13 @@ from holdfast.operate.operator import Operator
 from holdfast.pages import ROLES, Role
 from holdfast.testing import Kit
 from holdfast.web import BearerTokens, Identity, ProxyHeader, first_of, hashed, holdfast_web
-from holdfast.web.application import PUBLIC, Dashboard, dashboard
+from holdfast.web.application import Dashboard, dashboard
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import CSRF, LOOPBACK, POLICY
 from holdfast.web.identity import OneTimeUrl
 from holdfast.web.serve import Served, is_loopback, make
 
+PUBLIC = ("/login", "/assets/{digest}/{name}")  # all others need a role
 TOKEN = "a-token-of-more-than-twenty-letters"
 
 

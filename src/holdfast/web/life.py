@@ -29,7 +29,7 @@ class Node(NamedTuple):
     at: datetime
     label: str
     tone: str  # empty: a point on the line
-    inside: str = ""  # the generation, by which a stale owner is told
+    inside: str = ""  # the generation, which tells a stale owner apart
     after: str = ""  # what the time behind it is: "backs off"
     title: str = ""
 

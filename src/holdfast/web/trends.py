@@ -76,7 +76,7 @@ def _range(back: int) -> Procedure[Range]:
 
 
 def in_steps(minutes: Sequence[Minute], step: int) -> list[Minute]:
-    """Sums of so many minutes each; the last step may have fewer."""
+    """Sums of `step` minutes each; the last step may have fewer."""
     if step == 1:
         return list(minutes)
     parts = [minutes[n : n + step] for n in range(0, len(minutes), step)]

@@ -183,7 +183,7 @@ def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
         found = (hint, read, inspect.iscoroutinefunction(inner))
         if code is not None and len(_known) < 10_000:
             _known[code, id(getattr(inner, "__globals__", None))] = found
-    return found if inner is fn else (*found[:2], inspect.iscoroutinefunction(fn))
+    return found if inner is fn else (found[0], found[1], inspect.iscoroutinefunction(fn))
 
 
 # Of the test kit.

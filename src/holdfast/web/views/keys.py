@@ -135,7 +135,7 @@ def ring_of(report: RingReport, chosen: str, pinned: Sequence[Pinned] = ()) -> R
     ]
     it = next((w for w in report.workers if w.worker == of), None)
     note = "" if it is None else f"{it.buckets:,} of {it.host}:{it.pid} in colour"
-    return Ring(report.buckets, owned, f"Who looks after {report.queue}", note, pinned)
+    return Ring(report.buckets, owned, f"Who owns what of {report.queue}", note, pinned)
 
 
 def _ring(report: RingReport) -> Table:

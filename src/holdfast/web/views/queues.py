@@ -67,7 +67,7 @@ def pages(site: "Site") -> list[Page]:
     def every(asked: Asked) -> Procedure[View]:
         numbers = yield from later(lambda: numbers_of(site))
         rows = [_row(row) for row in queues_worst_first(numbers)]
-        table = Table(_HEADS, rows, "Queues", "the worst first", "No queues.", "Counts stop at 10,000.")
+        table = Table(_HEADS, rows, "Queues", "the worst first; counts stop at 10,000", "No queues.")
         return View([table], numbers.found.queues, ("queue", "list"), offers=(Offer("queue create", {}),))
 
     def one(asked: Asked) -> Procedure[View]:
