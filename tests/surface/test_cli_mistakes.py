@@ -128,7 +128,8 @@ def test_values_that_make_no_sense(program: Program, name: str) -> None:
 LOOKS = """
 archive search, archive show, audit, dead list, dead show, doctor, events lag, events list, events show, events tail,
 explain, group list, group show, jobs list, jobs show, keys blocked, keys held, keys hot, keys limits, keys list,
-keys show, operations list, operations show, projection failures, projection list, queue list, queue show, received list,
+keys show, migrate plan, migrate status,
+operations list, operations show, projection failures, projection list, queue list, queue show, received list,
 received show, ring, runbook, schedule list, schedule next, stats, status, subscriptions failures, subscriptions list,
 subscriptions show, top, webhook deliveries, webhook delivery, webhook list, webhook show, workers,
 workers list, workflow list, workflow show, workflow timeline

@@ -29,6 +29,11 @@ def test_every_mutant_fits_the_code() -> None:
     assert not wrong
 
 
+def test_no_mutant_is_there_twice() -> None:
+    changes = [(m["file"], m["old"], m["new"], m["test"]) for m in MUTANTS]
+    assert len(changes) == len(set(changes)), [c[0] for c in changes if changes.count(c) > 1]
+
+
 def test_no_mutant_is_of_a_text_that_a_later_migration_replaces() -> None:
     """Such a change would be undone before the test begins. One of the schema is made in every migration that has it."""
     names = [file.name for file in sorted(FOLDER.glob("*.sql"))]

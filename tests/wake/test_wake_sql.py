@@ -129,7 +129,8 @@ def test_it_can_be_switched_off(sleepy: Kit, ear: Ear, sleeper: str, whose: str)
             conn.execute("SET LOCAL holdfast.notify = 'off'")
             conn.execute(ENQUEUE, ["inbox"])
     if whose == "DATABASE":
-        sleepy.sql(ENQUEUE, ["inbox"])
+        with sleepy.connect() as conn:  # it holds for sessions that begin after it
+            conn.execute(ENQUEUE, ["inbox"])
     assert ear.heard() == []
     assert len(sleepy.jobs()) == 1
 

@@ -21,6 +21,11 @@ _EDGE, _BOX, _Y = 20.0, 44.0, 46.0
 _LEAST, _MOST = 46.0, 190.0
 _FIRST, _LAST = 2, 4  # attempts that are drawn of many
 _LOST = ("owner lost", "process died")
+_STUCK = {
+    state.HELD: state.HELD,
+    state.BLOCKED: "block",
+    state.QUARANTINED: "block",
+}  # with the tone of the line
 
 
 class Node(NamedTuple):
@@ -75,9 +80,9 @@ def _waits(report: JobReport) -> str:
     job = report.job
     if job.state == state.SCHEDULED:
         return "backs off" if job.attempts else "not due yet"
-    return {state.HELD: "held", state.BLOCKED: "blocked", state.QUARANTINED: "quarantined", state.PENDING: "due"}.get(
-        job.state, ""
-    )  # fmt: skip
+    if job.state == state.PENDING:
+        return "due"
+    return job.state if job.state in _STUCK else ""
 
 
 def _attempts(report: JobReport) -> list[Node]:
@@ -92,7 +97,7 @@ def _attempts(report: JobReport) -> list[Node]:
 
 def _failed(one: Attempt) -> Node:
     lost = one.what in _LOST
-    label = "lost" if lost else f"attempt {one.attempt}"
+    label = state.LOST if lost else f"attempt {one.attempt}"
     title = f"{one.what} at {clock(one.at)}, claim {one.generation}" + (
         f" on {one.worker}" if one.worker else ""
     )
@@ -158,9 +163,7 @@ def _placed(nodes: Sequence[Node], report: JobReport, now: datetime) -> Life:
             label = node.after
             if nodes[n + 1].tone == "now":
                 label = _waits(report) or label
-            tone = (
-                "held" if label == "held" else "block" if label in ("blocked", "quarantined") else node.tone
-            )
+            tone = _STUCK.get(label, node.tone)
             dotted = node.tone == "now" or label == "taken back"
             stretches.append(
                 Stretch(

@@ -145,7 +145,7 @@ def _ended(job: Ended, row: str) -> str:
     if job.state in DEAD and isinstance(job.outcome, Failed):
         return json.dumps({"reason": job.outcome.error.message, **json.loads(row), "outcome": "failed"})
     if job.state == CANCELLED:
-        return json.dumps({"outcome": "cancelled", "reason": "its job was cancelled", **json.loads(row)})
+        return json.dumps({"outcome": CANCELLED, "reason": "its job was cancelled", **json.loads(row)})
     return row
 
 
