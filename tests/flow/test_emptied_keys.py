@@ -30,14 +30,23 @@ class Worker:
         new = [self._task.using(partition_key=key).job(key=key, n=n) for n in range(count)]
         self._kit.app.enqueue_many(new)
 
-    async def claim(self) -> list[ClaimedJob]:
-        return await self._claimer.claim(Ask(self._name, 10, run=RUN))
+    async def claim(self, want: int = 10, run: int = RUN) -> list[ClaimedJob]:
+        ask = Ask(self._name, want, run=run)
+        jobs = await self._claimer.claim(ask)
+        self._claimer.slots_of(jobs)
+        return jobs
 
     def end(self, jobs: list[ClaimedJob], *, finished: bool = True) -> None:
         """The jobs of one key are over, in the database and here."""
         change = "DELETE FROM holdfast.work" if finished else "UPDATE holdfast.work SET status = 'pending'"
         self._kit.sql(f"{change} WHERE id = ANY (%s::uuid[])", [[job.id_text for job in jobs]])
         self._claimer.settled(jobs[-1], finished=finished)
+
+    def take(self, keys: str) -> None:
+        """Somebody else has all jobs of these keys."""
+        self._kit.sql(
+            "UPDATE holdfast.work SET status = 'processing' WHERE partition_key = ANY (%s)", [list(keys)]
+        )
 
     @property
     def proposed(self) -> int:
@@ -102,3 +111,41 @@ async def test_a_job_that_went_back_makes_its_key_be_asked_again(worker: Worker)
     worker.put("a", 1)
     worker.end(await worker.claim(), finished=False)
     assert len(await worker.claim()) == 1
+
+
+async def test_deep_keys_behind_shallow_ones_are_not_taken_all_at_once(worker: Worker) -> None:
+    for key in "abcdefgh":
+        worker.put(key, 1)
+    for job in await worker.claim(8, 32):
+        worker.end([job])
+    for key in "abcdefgh":
+        worker.put(key, 32)
+    assert len(await worker.claim(8, 32)) == 32  # a run: it would have been 8
+
+
+async def test_the_keys_that_a_claim_did_not_come_to_are_next(worker: Worker) -> None:
+    for key in "abcdefgh":
+        worker.put(key, 5)
+    sizes = [len(await worker.claim(8, 5)) for _ in range(5)]
+    assert (sizes, worker.proposed) == (
+        [16, 15, 5, 0, 0],
+        0,
+    )  # all but what is behind the fourth key's first job
+
+
+async def test_a_key_whose_run_was_cut_is_asked_again(worker: Worker) -> None:
+    for key in "abcdefgh":
+        worker.put(key, 5)
+    cut = [job for job in await worker.claim(8, 5) if job.partition_key == "d"]
+    while await worker.claim(8, 5):
+        pass
+    worker.end(cut)
+    assert (len(cut), len(await worker.claim(8, 5))) == (1, 4)
+
+
+async def test_keys_that_others_hold_are_passed_however_many_they_are(worker: Worker) -> None:
+    for key in "abcdefgh":
+        worker.put(key, 5)
+    await worker.claim(1, 5)  # all are proposed, and the first is asked
+    worker.take("bcdefg")
+    assert {job.partition_key for job in await worker.claim(8, 5)} == {"h"}

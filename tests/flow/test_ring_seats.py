@@ -91,6 +91,21 @@ async def test_a_worker_alone_looks_after_everything(akit: Kit) -> None:
         assert member.mine == {"orders": None}
 
 
+async def test_those_that_start_together_know_of_each_other_within_a_tenth_of_a_look(
+    akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(akit, 2) as (first, second):
+        await first.ring.begin()
+        looks = [await first.ring.tick()]
+        await second.ring.begin()
+        looks.append(await first.ring.tick())
+        assert (first.count(), second.count()) == (BUCKETS // 2, BUCKETS // 2)
+        monkeypatch.setattr(runtime, "_START", 0.0)
+        await first.ring.begin()
+        looks.append(await first.ring.tick())
+        assert looks == [QUICK.ring / 10, QUICK.ring / 10, QUICK.ring]
+
+
 async def test_a_worker_of_several_ordered_queues_has_a_seat_in_each(akit: Kit) -> None:
     async with members(akit, 2) as both, members(akit, 1, ["mails", "orders"]) as (more,):
         for member in [*both, more]:

@@ -22,6 +22,7 @@ from .pulse import Pulse
 from .service import Service
 
 _NONE = 5.0  # seconds until a queue may have a ring, while none has: nothing is asked for it
+_START = 1.0  # seconds in which a new worker looks ten times as often: those of one deploy start together
 _MOVE_UP = 30.0  # seconds with a hole below before the last seats move up: in a deploy somebody takes it
 
 Buckets = list[int] | None
@@ -47,9 +48,11 @@ class Ring(Service):
         self._mine: dict[str, Buckets] = {}
         self._hole_since: dict[str, float] = {}
         self._seen: list[str] = []  # the seats as of the last look
+        self._steady_at = 0.0
 
     async def begin(self) -> None:
         """The first look, before the first claim; one that fails is made up for by the next tick."""
+        self._steady_at = time.monotonic() + _START
         try:
             await self.tick()
         except DatabaseError as error:
@@ -59,9 +62,11 @@ class Ring(Service):
         queues = self.queues()
         self._mine = {queue: buckets for queue, buckets in self._mine.items() if queue in queues}
         known = len(self._mine) == len(queues)
+        steady = time.monotonic() >= self._steady_at
         if (
             queues
             and known
+            and steady
             and self.pulse is not None
             and self.pulse.lasts
             and self.pulse.seats == self._seen
@@ -72,7 +77,9 @@ class Ring(Service):
             self._seen = [seat.text for seat in found]
             for queue in queues:
                 await self._look(queue, [seat for seat in found if seat.queue == queue])
-        return self._settings.ring if queues else _NONE
+        if not queues:
+            return _NONE
+        return self._settings.ring if steady else self._settings.ring / 10
 
     def felt(self, pulse: Pulse) -> None:
         """The pulse of a sleeping worker was felt."""

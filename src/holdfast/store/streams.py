@@ -40,13 +40,16 @@ def claim_streams(
     lease: float,
     keys: Sequence[str],
     run: int,
+    most: int | None = None,
     suspects: bool = False,
     limited: int = 0,
     most_bytes: int = CLAIM_BYTES,
     trial: bool = False,
 ) -> Statement[list[ClaimedJob]]:
-    """A gapless run of at most `run` jobs from the front of each key. `trial`: of keys whose holds are locked for it."""
-    params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes, trial)
+    """A gapless run of at most `run` jobs from the front of each key, at most `most` in all. `trial`: of keys whose holds
+    are locked for it."""
+    bound = len(keys) * run if most is None else most
+    params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes, trial, bound)
     return taking("claim_streams", params, queue, token)
 
 

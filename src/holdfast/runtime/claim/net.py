@@ -59,8 +59,8 @@ class Net:
         # Buckets that are new here are stepped through in one go, and so is everything while nothing is found.
         pause = 0.0 if self._first or not len(found) else 20 * (now - began)
         if ended:
-            # Who had these buckets until now ends its last jobs and says so to nobody.
-            least = self._least / 5 if began < self._new_until else self._least
-            pause, self._first, self._cost = max(least, 20 * self._cost), False, 0.0
+            # Who had these buckets until now ends its last jobs and says so to nobody: look five times as often.
+            seldom = 0.2 if began < self._new_until else 1.0
+            pause, self._first, self._cost = seldom * max(self._least, 20 * self._cost), False, 0.0
         self._next = now + pause
         return ended

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -45,6 +45,11 @@ class OrderedClaimer(KeyedClaimer):
         self._deep += 0.3 * (len(jobs) / keys - self._deep)
         return keys
 
+    def _most(self, ask: Ask) -> int:
+        """Jobs that one claim takes: a run for each free slot, or twice as many as these keys should bring. Where keys are
+        deeper than those before, it would else take and lock 32 times what is wanted, while others wait for it."""
+        return max((ask.free or 1) * ask.run, round(2 * ask.want * self._deep))
+
     def settled(self, job: ClaimedJob, *, finished: bool) -> None:
         key = job.partition_key
         if key is not None and self._is_mine(key):
@@ -83,16 +88,14 @@ class OrderedClaimer(KeyedClaimer):
         jobs = await self._claim_trials(ask)
         want -= len(jobs)
         while want > 0 and (proposed := self._found.take(want)):
-            taken = await self._take(ask, proposed, ask.run)
+            most = self._most(ask)
+            taken = await self._take(ask, proposed, ask.run, most)
             failpoints.point("claim.after")
             jobs += taken
             keys = {job.partition_key for job in taken}
             want -= len(keys)
-            if taken and taken[0].locked > len(taken):
-                # its bytes were enough: the others have their turn the next time
-                self._found.put_back([key for key in proposed if key not in keys])
-                break
-            if time.monotonic() > until or self._cut:
+            self._found.put_back(left := _left(proposed, taken, ask.run, most))
+            if (left and taken) or time.monotonic() > until or self._cut:
                 break
         self._rest()
         return jobs
@@ -103,6 +106,7 @@ class OrderedClaimer(KeyedClaimer):
         token: UUID,
         keys: Sequence[str],
         run: int,
+        most: int | None = None,
         *,
         suspects: bool = False,
         trial: bool = False,
@@ -114,6 +118,7 @@ class OrderedClaimer(KeyedClaimer):
             lease=self._lease,
             keys=keys,
             run=run,
+            most=most,
             suspects=suspects,
             limited=self.rules.limited,
             most_bytes=self._shared.portions.bytes,
@@ -126,13 +131,13 @@ class OrderedClaimer(KeyedClaimer):
         return self._statement(ask, token, keys, 1, suspects=suspects, trial=True)
 
     async def _take(
-        self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False
+        self, ask: Ask, keys: Sequence[str], run: int, most: int | None = None, *, suspects: bool = False
     ) -> list[ClaimedJob]:
         token = self._shared.new_token(ask.worker)
 
         def fronts(allowed: Allowance | None) -> Statement[list[ClaimedJob]]:
             if allowed is None:
-                return self._statement(ask, token, keys, run, suspects=suspects)
+                return self._statement(ask, token, keys, run, most, suspects=suspects)
             return self._statement(ask, token, _open(keys, allowed)[: allowed.total], 1, suspects=suspects)
 
         try:
@@ -142,7 +147,7 @@ class OrderedClaimer(KeyedClaimer):
         if self.rules.limited:
             self._put_off(keys, done.allowed)
         else:
-            self._found.emptied(_emptied(done.jobs, run))
+            self._found.emptied(_emptied(keys, done.jobs, run, most))
         return done.jobs
 
     def _put_off(self, keys: Sequence[str], allowed: Allowance | None) -> None:
@@ -161,8 +166,27 @@ def _open(keys: Sequence[str], allowed: Allowance) -> list[str]:
     return [key for key, most in zip(keys, allowed.keys, strict=True) if most > 0]
 
 
-def _emptied(taken: Sequence[ClaimedJob], run: int) -> list[str]:
-    """The keys that gave fewer jobs than were asked for, unless the claim was cut short by its bytes."""
+def _emptied(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: int | None) -> list[str]:
+    """The keys that gave fewer jobs than were asked for, unless the claim was cut short."""
     if run == 1 or not taken or taken[0].locked > len(taken):
         return []
-    return [key for key, jobs in Counter(map(_key, taken)).items() if jobs < run]
+    gave = Counter(map(_key, taken))
+    if most is not None and len(asked) * run > most:
+        gave.pop(asked[_last(asked, gave)])  # its run may have been cut
+    return [key for key, jobs in gave.items() if jobs < run]
+
+
+def _left(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: int) -> Sequence[str]:
+    """The keys that a claim which was cut short has not come to: they have their turn the next time."""
+    gave = Counter(map(_key, taken))
+    if taken and taken[0].locked > len(taken):  # its bytes were enough
+        return [key for key in asked if key not in gave]
+    if len(asked) * run <= most:
+        return []
+    # It went from key to key, and its jobs were enough for this many at least, also where others hold them all.
+    return asked[max(most // run, _last(asked, gave) + 1) :]
+
+
+def _last(asked: Sequence[str], gave: Container[Any]) -> int:
+    """The place of the last key that gave a job; -1: none did."""
+    return next((place for place in range(len(asked) - 1, -1, -1) if asked[place] in gave), -1)
