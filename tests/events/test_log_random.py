@@ -29,6 +29,7 @@ def check(size: Size, seed: int) -> None:
 
 
 @pytest.mark.versions
+@pytest.mark.slow
 def test_every_committed_event_is_taken_once_in_order_at_the_same_position() -> None:
     check(Size(events=20_000, bulk=400), seed=12)
 

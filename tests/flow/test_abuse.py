@@ -53,6 +53,7 @@ def test_numbers_that_print_larger_than_they_are_written_count_as_they_print(app
         )
 
 
+@pytest.mark.slow
 def test_a_row_that_cannot_be_printed_is_quarantined_and_stops_nobody(app: Holdfast, kit: Kit) -> None:
     @app.task
     def touch() -> None: ...

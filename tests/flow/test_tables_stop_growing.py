@@ -10,7 +10,7 @@ from holdfast.runtime.sweep import Sweeper
 from holdfast.store import owner
 from holdfast.testing import Kit
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
 DAY = 86_400
 JOBS = 300

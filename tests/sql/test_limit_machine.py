@@ -39,7 +39,7 @@ from holdfast.store.streams import claim_streams
 from holdfast.store.sweep import disown
 from holdfast.testing import Kit
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
 Connect = Callable[[], Conn]
 KEYS = ("a", "b", "c", "d", "e", "f")

@@ -12,7 +12,7 @@ from holdfast.store import misfits
 from holdfast.store.wake import next_due
 from holdfast.testing import Kit
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
 Connect = Callable[[], Conn]
 MANY = 20_000
