@@ -1,7 +1,9 @@
 """What holds for runs at every moment, whoever is lost: looked at while crashes go on, and each time in one snapshot."""
 
+import contextlib
 from typing import Any
 
+from holdfast.errors import DatabaseUnavailable
 from holdfast.shapes.workflows import troubles
 from holdfast.testing import Kit
 
@@ -40,8 +42,9 @@ class Invariants:
         assert sql(JOBS) == [], "I4"
         assert sql(OWNERS) == [], "I2"
         assert sql(TAKEN) == [], "I7"
-        assert run(troubles.stuck) == [], "I5, I6"
-        assert run(troubles.orphans) == [], "I8"
+        with contextlib.suppress(DatabaseUnavailable):  # cut off with the worker: the next look asks again
+            assert run(troubles.stuck) == [], "I5, I6"
+            assert run(troubles.orphans) == [], "I8"
         for row in sql(DECIDED):
             place = (row["run_id"], row["era"], row["key"])
             found = (row["n"], row["generation"], row["kind"], row["outcome"], row["result"], row["error"])
