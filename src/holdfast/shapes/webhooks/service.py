@@ -18,6 +18,7 @@ _SAY = 3600.0
 
 class Upkeep(Service):
     name = "webhooks"
+    outlives_jobs = True  # what is under way when the worker drains ends on these connections
 
     def __init__(self, database: Database, spec: Spec, deliverer: Deliverer) -> None:
         super().__init__()
