@@ -62,8 +62,7 @@ def gate(site: Site) -> Iterator[threading.Event]:
     opened = threading.Event()
 
     async def answer(_: Request) -> bytes:
-        while not opened.is_set():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(opened.wait)
         return OK
 
     site.answer = answer
