@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.conftest import await_until
-from tests.egress.support import NAME, PUBLIC, Site, plain, post, server_tls, serving, zone
+from tests.egress.support import NAME, OK, PUBLIC, Site, plain, post, server_tls, serving, zone
 
 from holdfast.egress import Client, Reply, SendFailed
+from holdfast.egress.wire import MOST_INTERIM
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Site], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -107,8 +108,8 @@ KINDS: dict[str, tuple[Serve, str]] = {
     "trickles headers": (repeats(HEAD + b"x: ", b"y", 0.05), "timeout"),
     "trickles the body": (repeats(HEAD + b"\r\n", b"y", 0.05), "timeout"),
     "trickles chunks": (repeats(CHUNKED, b"1\r\na\r\n", 0.05), "timeout"),
-    "endless 100": (repeats(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10, 0.001), "timeout"),
-    "endless 103": (repeats(b"", b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\n", 0.001), "timeout"),
+    "endless 100": (repeats(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10, 0.001), "protocol"),
+    "endless 103": (repeats(b"", b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\n", 0.001), "protocol"),
     "endless status": (repeats(b"HTTP/1.1 200 ", b"x" * 1000), "too_large"),
     "endless header": (repeats(HEAD + b"x: ", b"y" * 1000), "too_large"),
     "endless name of a header": (repeats(HEAD, b"y" * 1000), "too_large"),
@@ -173,6 +174,26 @@ async def test_what_is_not_a_matter_of_time_is_called_what_it_is(name: str) -> N
         assert isinstance(outcome, SendFailed)
         assert (outcome.kind, outcome.address) == (kind, PUBLIC)
         assert str(site.port) not in outcome.detail
+
+
+async def test_a_few_replies_before_the_reply_are_passed_and_no_more() -> None:
+    """Each costs time of the event loop, and a server that sends them by the thousand would hold up all others."""
+    before = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    for count, passed in ((1, True), (MOST_INTERIM, True), (MOST_INTERIM + 1, False), (5000, False)):
+        async with (
+            serving(before * count + OK) as site,
+            Client(plain(site.port, timeout=60), resolver=zone()) as client,
+        ):
+            outcome = await post(client, f"http://{NAME}:{site.port}/")
+            if not passed:
+                assert isinstance(outcome, SendFailed)
+                assert outcome.detail == "more than 16 replies of 1xx, and none that counts"
+                continue
+            again = await post(client, f"http://{NAME}:{site.port}/")
+            assert isinstance(outcome, Reply)
+            assert isinstance(again, Reply)
+            assert (outcome.status, outcome.body, again.status) == (200, b"ok", 200)
+            assert site.connections == 1, "the connection is used again"
 
 
 async def test_a_gigabyte_is_read_to_64_kib() -> None:

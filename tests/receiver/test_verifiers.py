@@ -259,6 +259,18 @@ def test_ids_are_printable_and_short() -> None:
     assert found.message_id == hashlib.sha256(body).hexdigest()
 
 
+def test_one_signature_fits_one_message_only() -> None:
+    """What is signed is joined by full stops: an id with one in it could be the beginning of another message."""
+    whole = f"note.{AT}.{{}}".encode()
+    signed = signing.signature_header([SECRET], "msg_1", AT, whole)
+    genuine = of(webhook_id="msg_1", webhook_timestamp=str(AT), webhook_signature=signed)
+    assert StandardWebhooks(SECRET).verify(genuine, whole, NOW).message_id == "msg_1"
+    cut = of(webhook_id=f"msg_1.{AT}.note", webhook_timestamp=str(AT), webhook_signature=signed)
+    assert signing.fits([SECRET], cut["webhook-id"][0], str(AT), signed, b"{}"), "the signature fits"
+    with pytest.raises(InvalidMessage, match="must not have a full stop in it"):
+        StandardWebhooks(SECRET).verify(cut, b"{}", NOW)
+
+
 def test_other_prefixes_are_the_same_signature() -> None:
     text = signing.signature_header([SECRET], "msg_1", AT, BODY)
     headers = of(svix_id="msg_1", svix_timestamp=str(AT), svix_signature=text)

@@ -316,6 +316,9 @@ webhook_rotate       -         -         X       X       -            X
 webhook_fan_out      -         -         -       X       -            -
 webhook_begin        -         -         -       X       -            -
 webhook_settle       -         -         -       X       -            -
+webhook_settle_lost  -         -         -       X       -            -
+webhook_reopen       -         -         -       X       -            -
+webhook_ended        -         -         -       -       -            -
 empty_webhook_slots  -         -         -       X       -            -
 empty_day_slots      -         -         -       -       -            -
 held_log_position    -         -         -       -       -            -

@@ -33,6 +33,7 @@ MOST_TARGETS = (
     1024  # URLs that need not be read again: what they are follows from the text and the policy alone
 )
 MOST_ADDRESSES = 8  # of a name that are tried
+MOST_INTERIM = 16  # replies of 1xx before the one that counts: each costs time of the event loop
 _STREAMED = 2**20  # a body from here on is written piece by piece
 
 
@@ -52,6 +53,10 @@ ATTEMPT: ContextVar[Attempt] = ContextVar("holdfast_egress_attempt")
 
 class HeadTooLarge(Exception):
     """The headers of a reply are more than is kept of them."""
+
+
+class TooManyInterim(Exception):
+    """The server goes on saying that its reply is yet to come."""
 
 
 class _Guarded(AbstractResolver):
@@ -93,7 +98,7 @@ def _vetted(address: str, egress: Egress) -> Address:
 
 
 class _Response(aiohttp.ClientResponse):
-    """Notes whom it came from; later the connection may be somebody else's."""
+    """Notes whom it came from; later the connection may be somebody else's. Of replies before the reply it reads a few."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         attempt = ATTEMPT.get()
@@ -101,7 +106,21 @@ class _Response(aiohttp.ClientResponse):
         peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
         if peer:
             attempt.address = peer[0]
-        return await super().start(connection)
+        protocol, left = connection.protocol, MOST_INTERIM + 1
+        read = protocol.read
+
+        async def counted() -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise TooManyInterim
+            return await read()
+
+        protocol.read = counted
+        try:
+            return await super().start(connection)
+        finally:
+            del protocol.read
 
 
 class Line:
@@ -139,6 +158,8 @@ class Line:
         family, kind, protocol, _, address = info
         ATTEMPT.get().address = address[0]
         made = socket.socket(family, kind, protocol)
+        # What comes at once is parsed at once, and nothing else happens meanwhile.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_BODY)
         self._sockets.add(made)
         return made
 
@@ -214,6 +235,7 @@ def _tls(egress: Egress) -> ssl.SSLContext:
 
 _MEANING: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Kind, str | None], ...] = (
     (HeadTooLarge, "too_large", f"the headers of the reply are more than {MOST_HEAD} bytes"),
+    (TooManyInterim, "protocol", f"more than {MOST_INTERIM} replies of 1xx, and none that counts"),
     ((aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, ssl.SSLError), "tls", None),
     (aiohttp.ClientConnectorDNSError, "dns", None),
     (aiohttp.ClientConnectorError, "connect", None),

@@ -31,10 +31,18 @@ def parse_json(body: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidMessage(f"the key {shown(twice)} is there twice")
+        raise InvalidMessage(f"the key {shown(_twice(pairs))} is there twice")
     return made
+
+
+def _twice(pairs: list[tuple[str, Any]]) -> str:
+    """The first key that was there before. Whoever sends it says how many there are: each is looked at once."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no key is there twice")
 
 
 def _constant(text: str) -> NoReturn:

@@ -82,7 +82,7 @@ BEGIN
     GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_all, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_unsealed, holdfast.webhook_sealed TO {{operator_rw}};
-    GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.webhook_settle_lost, holdfast.webhook_reopen, holdfast.empty_webhook_slots TO {{worker}};
     GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
     GRANT UPDATE ON holdfast.webhook_settings TO {{worker}};
     GRANT SELECT (id, tenant, url, events, ordered, rate, concurrency, status, disabled_reason, disabled_at, created_at, version, changed) ON holdfast.webhook_endpoints TO {{worker}};

@@ -33,6 +33,8 @@ from .net import KEYS_AT_ONCE, Net
 PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
 _ROWS = 2000  # due jobs passed in one look
 _LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
+_SELDOM = 20  # times as long as it took to pass a deep queue, until what was passed is passed again
+_LATE = 5.0  # seconds after which the last two are looked at again, whatever that takes
 _SOON = 0.005  # seconds until the next claim, while a round of the net goes on and nothing is found
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
@@ -50,6 +52,8 @@ class KeyedClaimer(QueueClaimer):
         self._holds = Holds(queue, shared.session)
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
+        self._again_at = 0.0  # when what was passed may be passed again
+        self._passing = 0.0  # seconds of looks in a row that met as many jobs as they pass
         self._thorough = False
         self._enough_until = 0.0
         self._looked = False  # for other keys, in this claim
@@ -89,8 +93,12 @@ class KeyedClaimer(QueueClaimer):
         return self._mine is None or bucket(key) in self._mine
 
     def look_again(self, *, thorough: bool = False) -> None:
-        """A full scan the next time; `thorough`: at every key there is, in one go, whatever it costs."""
-        self._marks, self._step_back_at, self._enough_until = {}, 0.0, 0.0
+        """A full scan the next time; `thorough`: at every key there is, in one go, whatever it costs. Where many jobs wait
+        that cannot be taken, such as those of a key at its limit, passing them for each notification would cost more than
+        all else: then the net alone looks again, which takes one probe for a key however deep it is."""
+        if thorough or time.monotonic() >= self._again_at:
+            self._marks, self._step_back_at = {}, 0.0
+        self._enough_until = 0.0
         self._net.begin()
         self._holds.look_again()
         self._thorough = thorough
@@ -202,10 +210,12 @@ class KeyedClaimer(QueueClaimer):
             mark = self._marks.get(priority, _START if self._mine is None else late)
             self._marks[priority] = min(mark, late)
         now = time.monotonic()
-        self._step_back_at = now + max(1.0, 20 * (now - began))
+        self._step_back_at = now + max(1.0, _SELDOM * (now - began))
+        self._passing = 0.0
 
     async def _look(self) -> bool:
         """True: there may be more behind it."""
+        began = time.monotonic()
         marks = sorted(self._marks.items(), reverse=True)
         mine = None if self._mine is None else sorted(self._mine)
         found = await self._session.run(streams.due_streams(self.queue, marks, _ROWS, mine))
@@ -213,7 +223,14 @@ class KeyedClaimer(QueueClaimer):
             self._marks[due.priority] = due.mark
             for key in due.keys:
                 self._found.add(key, due.priority)
-        return any(due.seen >= _ROWS for due in found)
+        more = any(due.seen >= _ROWS for due in found)
+        if more or self._passing:
+            now = time.monotonic()
+            passed = self._passing + now - began
+            self._again_at = now + _SELDOM * passed
+            self._step_back_at = max(self._step_back_at, min(self._again_at, now + _LATE))
+            self._passing = passed if more else 0.0
+        return more
 
     async def _limited(self, ask: Ask, keys: Sequence[str], claim: Claim, want: int) -> Limited:
         done = await self.limiter.take(

@@ -143,6 +143,8 @@ class StandardWebhooks:
         signature = one(headers, f"{self._prefix}signature")
         timestamp = one(headers, f"{self._prefix}timestamp")
         message_id = checked_id(one(headers, f"{self._prefix}id"), "the message id")
+        if "." in message_id:  # id.timestamp.body is signed: with it, one signature fits several messages
+            raise InvalidMessage("the message id must not have a full stop in it")
         if not signing.fits(self._secrets(), message_id, timestamp, signature, body):
             raise _failed()
         return Verified(message_id, checked_time(timestamp, now, self._tolerance))

@@ -27,6 +27,7 @@ BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has as many re
 SOON = 1.0
 STALE = 0.5  # seconds after which what was read of an endpoint is read again before a request
 TABLE = "webhook_attempts"
+ENDED = ("failed", "cancelled")
 
 
 class Line:
@@ -75,6 +76,8 @@ class Deliverer:
         try:
             async with job._rest():  # slots are for requests
                 ready = await self._ready(line.loader, job.id, endpoint, event)
+                if ready is not None and ready.status in ENDED and await self._reopened(job.id):
+                    ready = await self._ready(line.loader, job.id, endpoint, event)
                 read_at = time.monotonic()
             if ready is not None and time.monotonic() - read_at > STALE:  # it waited for its slot
                 ready = await self._ready(line.loader, job.id, endpoint, event, again=_may_be_sent(ready))
@@ -105,6 +108,10 @@ class Deliverer:
             again = False
             if ready is None or not ready.busy or not await loader.left(endpoint, until - time.monotonic()):
                 return ready
+
+    async def _reopened(self, delivery: UUID) -> bool:
+        """An operator has put back the job of a delivery that had ended: it goes on."""
+        return await self._database().arun(lambda: store.reopen(delivery))
 
     def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
         """Whether there is to be an attempt; what is raised here says why not."""

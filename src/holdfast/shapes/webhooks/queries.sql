@@ -19,6 +19,14 @@ SELECT * FROM holdfast.webhook_begin($1::uuid[], $2::boolean[], $3::uuid[], $4::
 -- What attempts ended with; returns what is to be done. $1 rows
 SELECT * FROM holdfast.webhook_settle($1::text::jsonb);
 
+-- name: webhook_lost
+-- End deliveries whose job ended without its handler; returns what is to be done. $1 most rows to look at, $2 seconds between two looks of all workers
+SELECT * FROM holdfast.webhook_settle_lost($1::int, make_interval(secs => $2::float8));
+
+-- name: webhook_reopen
+-- A delivery that ended, and whose job runs again, waits again; returns whether it does. $1 id
+SELECT holdfast.webhook_reopen($1::uuid);
+
 -- name: webhook_create
 -- anywhere
 -- Make an endpoint; returns it as JSON. $1 the endpoint, $2 its secret

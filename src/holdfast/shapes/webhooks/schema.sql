@@ -6,6 +6,8 @@
 --                      each endpoint that wants the event. The body stays in the log; the row says where.
 --   webhook_begin()    before each attempt: everything about it as it is now. An endpoint with a rate gives its token here.
 --   webhook_settle()   in the transaction that settles the job: the attempt, what became of the delivery, the health of its endpoint.
+--   webhook_ended()    a job that ended without its handler (buried after deaths, cancelled, discarded) ends its delivery too: whoever reads the
+--                      delivery sees it so at once, and webhook_settle_lost() writes it.
 --
 -- What a user's own transaction may hold open (an endpoint that is changed or removed) is waited for by no settle: verbs of endpoints lock
 -- the endpoint alone, and a settle that finds it locked leaves it to the next failure.
@@ -141,7 +143,9 @@ CREATE TABLE holdfast.webhook_settings (
     only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     retention_days int NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 1 AND 30),   -- of attempts, and of deliveries that ended
     disable_after  float8 NOT NULL DEFAULT 432000 CHECK (disable_after > 0),           -- seconds of nothing but failures
-    tenant_header  text NOT NULL DEFAULT 'tenant'                                      -- of events that are published here
+    tenant_header  text NOT NULL DEFAULT 'tenant',                                     -- of events that are published here
+    looked_at      timestamptz NOT NULL DEFAULT '-infinity',   -- when somebody last looked for deliveries whose job is gone,
+    reached        jsonb                                       -- and the last of them that was looked at: endpoint, created_at, id
 );
 INSERT INTO holdfast.webhook_settings DEFAULT VALUES;
 
@@ -161,8 +165,8 @@ CREATE FUNCTION holdfast.webhook_key(endpoint uuid, event_key text, event_id uui
     AS $$ SELECT endpoint::text || ':' || CASE WHEN octet_length(event_key) > 400 THEN encode(sha256(convert_to(event_key, 'UTF8')), 'hex')
                                                ELSE coalesce(event_key, event_id::text) END $$;
 
--- Deliveries and their jobs, for pairs of an endpoint and an event. An endpoint that is not active gets none, and no event twice. Returns how
--- many there are now.
+-- Deliveries and their jobs, for pairs of an endpoint and an event. An endpoint that is not active gets none, and no event twice. A redelivery of
+-- what a key is parked for releases the key. Returns how many there are now.
 CREATE FUNCTION holdfast.webhook_fan_out(
     endpoints uuid[], event_ids uuid[], seqs bigint[], times timestamptz[], positions bigint[], types text[], keys text[], metadatas text[],
     max_attempts int, ordered_attempts int, made_by text DEFAULT 'event')
@@ -198,6 +202,16 @@ BEGIN
     FROM (SELECT m.*, e.ordered FROM made m JOIN holdfast.webhook_endpoints e ON e.id = m.endpoint_id
           ORDER BY m.position, m.endpoint_id) j;
     GET DIAGNOSTICS made = ROW_COUNT;
+    IF made_by = 'redelivery' THEN   -- what a key is parked for comes in its old place, and the key goes on behind it
+        WITH freed AS (
+            DELETE FROM holdfast.parked_keys p
+            USING unnest(endpoints, event_ids, keys) AS u(endpoint, event_id, key), holdfast.webhook_deliveries d
+            WHERE p.queue = 'webhooks_ordered' AND p.partition_key = holdfast.webhook_key(u.endpoint, u.key, u.event_id) AND d.id = p.job_id
+              AND d.endpoint_id = u.endpoint AND d.event_id = u.event_id
+            RETURNING holdfast.webhook_waiting(u.endpoint, u.event_id) AS id, (SELECT l.seq FROM holdfast.dead_letters l WHERE l.id = p.job_id) AS seq
+        )
+        UPDATE holdfast.work w SET seq = f.seq FROM freed f WHERE w.queue = 'webhooks_ordered' AND w.id = f.id AND f.seq IS NOT NULL;
+    END IF;
     IF made > 0 THEN
         PERFORM holdfast.wake(ARRAY['webhooks', 'webhooks_ordered']);
     END IF;
@@ -510,6 +524,91 @@ BEGIN
     END LOOP;
 END $$;
 
+-- How the job of a delivery ended without its handler: what the delivery is because of it, and why. No row: it has not ended. STABLE: it
+-- sees what the statement sees that found the delivery pending.
+CREATE FUNCTION holdfast.webhook_ended(delivery uuid) RETURNS TABLE (status text, reason text, crashes int, queue text, key text)
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+DECLARE
+    job record;
+BEGIN
+    SELECT w.status, w.last_error, w.crashes, w.queue, w.partition_key INTO job FROM holdfast.work w
+    WHERE w.queue IN ('webhooks', 'webhooks_ordered') AND w.id = delivery;
+    IF NOT FOUND THEN
+        SELECT 'dead' AS status, d.last_error, d.crashes, d.queue, d.partition_key INTO job FROM holdfast.dead_letters d WHERE d.id = delivery;
+    ELSIF job.status <> 'blocked' THEN
+        RETURN;
+    END IF;
+    IF job.status IS NOT NULL THEN
+        RETURN QUERY SELECT 'failed', 'its job was given up: ' || left(job.last_error, 1000), job.crashes, job.queue, job.partition_key;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT 'cancelled', 'its job was cancelled', a.crashes, a.queue, a.partition_key
+                 FROM unnest(holdfast.archive_slots_of(delivery)) AS s(slot)
+                 CROSS JOIN LATERAL (SELECT x.* FROM holdfast.archive x WHERE x.slot = s.slot AND x.id = delivery OFFSET 0) a LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'cancelled', 'its job was discarded', 0, 'webhooks', NULL::text;
+    END IF;
+END $$;
+
+-- Ends deliveries whose job has ended without its handler. One look for all workers: whoever comes when `every` has passed since the last one has
+-- the turn, and reads `most` pending deliveries from where that stopped, and those whose job died of late. Returns what webhook_settle()
+-- does, and how many were ended (`ended`, in `seconds`).
+CREATE FUNCTION holdfast.webhook_settle_lost(most int, every interval)
+    RETURNS TABLE (what text, endpoint uuid, queue text, key text, seconds float8, reason text, trial boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    turn record;
+    lost record;
+BEGIN
+    SELECT (s.reached->>'endpoint')::uuid AS endpoint, (s.reached->>'created_at')::timestamptz AS created_at, (s.reached->>'id')::uuid AS id INTO turn
+    FROM holdfast.webhook_settings s WHERE s.looked_at <= holdfast.now() - every FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    WITH looked AS MATERIALIZED (
+        SELECT d.endpoint_id, d.created_at, d.id FROM holdfast.webhook_deliveries d
+        WHERE d.status = 'pending' AND (turn.id IS NULL OR (d.endpoint_id, d.created_at, d.id) > (turn.endpoint, turn.created_at, turn.id))
+        ORDER BY d.endpoint_id, d.created_at, d.id LIMIT most
+    ), buried AS MATERIALIZED (
+        SELECT d.endpoint_id, d.id FROM (SELECT x.id FROM holdfast.dead_letters x WHERE x.died_at > holdfast.now() - interval '10 minutes' ORDER BY x.died_at DESC LIMIT most) l
+        CROSS JOIN LATERAL (SELECT x.endpoint_id, x.id FROM holdfast.webhook_deliveries x WHERE x.id = l.id AND x.status = 'pending' OFFSET 0) d
+    )
+    SELECT (SELECT jsonb_build_object('endpoint', k.endpoint_id, 'created_at', k.created_at, 'id', k.id) FROM looked k
+            ORDER BY k.endpoint_id DESC, k.created_at DESC, k.id DESC OFFSET 0 LIMIT 1) AS last,
+           (SELECT count(*) FROM looked) AS number, count(*) AS ended,
+           jsonb_agg(jsonb_build_object('delivery', f.id, 'endpoint', f.endpoint_id, 'queue', j.queue, 'key', j.key, 'kind', 'dropped', 'outcome', j.status,
+                                        'reason', j.reason, 'crashes', j.crashes)) AS rows
+    INTO lost
+    FROM (SELECT k.endpoint_id, k.id FROM looked k UNION SELECT b.endpoint_id, b.id FROM buried b) f CROSS JOIN LATERAL holdfast.webhook_ended(f.id) j;
+    UPDATE holdfast.webhook_settings s SET looked_at = holdfast.now(), reached = CASE WHEN lost.number = most THEN lost.last END;   -- behind the last one it begins again
+    IF lost.ended > 0 THEN
+        RETURN QUERY SELECT * FROM holdfast.webhook_settle(lost.rows);
+        RETURN QUERY SELECT 'ended', NULL::uuid, NULL::text, NULL::text, lost.ended::float8, NULL::text, false;
+    END IF;
+END $$;
+
+-- A delivery that ended, and whose job somebody put back, waits again; returns whether it does. One that was cancelled with its endpoint does not: its job
+-- did not end with it, and ends now.
+CREATE FUNCTION holdfast.webhook_reopen(delivery uuid) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    UPDATE holdfast.webhook_deliveries d SET status = 'pending', reason = NULL, settled_at = NULL, crashes = 0, refused = 0
+    WHERE d.id = delivery AND d.status IN ('failed', 'cancelled') AND coalesce(d.reason, '') NOT LIKE 'endpoint disabled: %';
+    RETURN FOUND;
+END $$;
+
 -- An endpoint as its verbs return it, and nothing that is sealed.
 CREATE FUNCTION holdfast.webhook_shown(e holdfast.webhook_endpoints) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -676,7 +775,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM holdfast.webhook_deliveries d WHERE d.endpoint_id = h.endpoint_id AND d.status = 'pending');
     RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.webhook_limit, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_hurry, holdfast.webhook_disable, holdfast.webhook_settle,
+REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.webhook_limit, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_hurry, holdfast.webhook_disable, holdfast.webhook_settle, holdfast.webhook_ended, holdfast.webhook_settle_lost, holdfast.webhook_reopen,
     holdfast.webhook_create, holdfast.webhook_add_secret, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
     holdfast.webhook_rotate, holdfast.empty_webhook_slots FROM PUBLIC;
 
@@ -736,15 +835,17 @@ CREATE OR REPLACE FUNCTION holdfast.held_log_position() RETURNS bigint
                        (SELECT min(r.position) FROM holdfast.webhook_ranges r),
                        9223372036854775807) $$;
 
--- A delivery as verbs return it, with its attempts where they are asked for.
+-- A delivery as verbs return it, with its attempts where they are asked for. One whose job is gone has ended, before anybody has written it.
 CREATE FUNCTION holdfast.webhook_delivery_shown(d holdfast.webhook_deliveries, tried boolean) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT jsonb_build_object('id', d.id, 'endpoint_id', d.endpoint_id, 'event_id', d.event_id, 'event_type', d.event_type, 'url', d.url, 'cause', d.cause,
-                                    'status', d.status, 'reason', d.reason, 'attempts', d.attempts, 'last_status', d.last_status, 'last_error', d.last_error,
-                                    'next_attempt_at', d.next_attempt_at, 'created_at', d.created_at, 'settled_at', d.settled_at, 'position', d.position,
+                                    'status', coalesce(j.status, d.status), 'reason', coalesce(j.reason, d.reason), 'attempts', d.attempts, 'last_status', d.last_status,
+                                    'last_error', d.last_error, 'next_attempt_at', CASE WHEN j.status IS NULL THEN d.next_attempt_at END, 'created_at', d.created_at,
+                                    'settled_at', d.settled_at, 'position', d.position,
                                     'tried', CASE WHEN tried THEN coalesce((SELECT jsonb_agg(to_jsonb(a) - 'slot' - 'delivery_id' ORDER BY a.n)
-                                                                           FROM holdfast.webhook_attempts a WHERE a.delivery_id = d.id), '[]') END) $$;
+                                                                           FROM holdfast.webhook_attempts a WHERE a.delivery_id = d.id), '[]') END)
+          FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT e.status, e.reason FROM holdfast.webhook_ended(d.id) e WHERE d.status = 'pending') j ON true $$;
 
 -- Deliveries of a tenant, the newest first.
 CREATE FUNCTION holdfast.webhook_deliveries_of(tenant text, endpoint uuid, status text, before uuid, most int, tried boolean) RETURNS SETOF jsonb
@@ -757,12 +858,14 @@ BEGIN
         RETURN QUERY
         SELECT holdfast.webhook_delivery_shown(d, tried) FROM holdfast.webhook_deliveries d
         WHERE d.tenant = webhook_deliveries_of.tenant AND d.id < coalesce(before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status) ORDER BY d.tenant, d.id DESC LIMIT most;
+          AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status)
+          AND (webhook_deliveries_of.status IS DISTINCT FROM 'pending' OR NOT EXISTS (SELECT FROM holdfast.webhook_ended(d.id))) ORDER BY d.tenant, d.id DESC LIMIT most;
     ELSE
         RETURN QUERY
         SELECT holdfast.webhook_delivery_shown(d, tried) FROM holdfast.webhook_deliveries d
         WHERE d.endpoint_id = endpoint AND d.tenant = webhook_deliveries_of.tenant AND d.id < coalesce(before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status) ORDER BY d.endpoint_id, d.id DESC LIMIT most;
+          AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status)
+          AND (webhook_deliveries_of.status IS DISTINCT FROM 'pending' OR NOT EXISTS (SELECT FROM holdfast.webhook_ended(d.id))) ORDER BY d.endpoint_id, d.id DESC LIMIT most;
     END IF;
 END $$;
 
@@ -795,7 +898,7 @@ CREATE FUNCTION holdfast.webhook_details(tenant text, endpoint uuid) RETURNS jso
               'waiting', (SELECT count(*) FROM (SELECT FROM holdfast.webhook_deliveries d WHERE d.endpoint_id = e.id AND d.status = 'pending' LIMIT 1000) w))
           FROM holdfast.webhook_endpoints e WHERE e.tenant = webhook_details.tenant AND e.id = endpoint $$;
 
--- Whether another delivery of an event to an endpoint waits; of it, or NULL.
+-- Whether another delivery of an event to an endpoint waits, and its job with it; of it, or NULL.
 CREATE FUNCTION holdfast.webhook_waiting(endpoint uuid, event uuid) RETURNS uuid
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -803,7 +906,7 @@ CREATE FUNCTION holdfast.webhook_waiting(endpoint uuid, event uuid) RETURNS uuid
               SELECT a.id, a.status FROM holdfast.webhook_deliveries a WHERE a.endpoint_id = endpoint AND a.event_id = event AND a.cause = 'event'
               UNION ALL
               SELECT b.id, b.status FROM holdfast.webhook_deliveries b WHERE b.endpoint_id = endpoint AND b.event_id = event AND b.cause <> 'event') d
-          WHERE d.status = 'pending' LIMIT 1 $$;
+          WHERE d.status = 'pending' AND NOT EXISTS (SELECT FROM holdfast.webhook_ended(d.id)) LIMIT 1 $$;
 
 -- Delivers an event once more to where it was to go, by a delivery of its own: the endpoint's address and secrets are those of now, the id of
 -- the message stays. Returns what came of it as `outcome`: made, with the `delivery`; unknown: the tenant has no such delivery; ping; no_endpoint;
@@ -885,10 +988,10 @@ BEGIN
     CROSS JOIN LATERAL holdfast.read_events(after, after_seq, most, 67108864, ARRAY(
         SELECT replace(replace(replace(replace(u.one, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%') FROM unnest(e.events) AS u(one)), 0, 1, up_to) r
     LEFT JOIN LATERAL (
-        SELECT count(*) AS n, bool_or(d.status = 'delivered') AS arrived, bool_or(d.status = 'pending') AS waits
-        FROM (SELECT a.status FROM holdfast.webhook_deliveries a WHERE a.endpoint_id = e.id AND a.event_id = r.id AND a.cause = 'event'
+        SELECT count(*) AS n, bool_or(d.status = 'delivered') AS arrived, bool_or(d.status = 'pending' AND NOT EXISTS (SELECT FROM holdfast.webhook_ended(d.id))) AS waits
+        FROM (SELECT a.id, a.status FROM holdfast.webhook_deliveries a WHERE a.endpoint_id = e.id AND a.event_id = r.id AND a.cause = 'event'
               UNION ALL
-              SELECT b.status FROM holdfast.webhook_deliveries b WHERE b.endpoint_id = e.id AND b.event_id = r.id AND b.cause <> 'event') d) d ON r.id IS NOT NULL
+              SELECT b.id, b.status FROM holdfast.webhook_deliveries b WHERE b.endpoint_id = e.id AND b.event_id = r.id AND b.cause <> 'event') d) d ON r.id IS NOT NULL
     WHERE e.id = endpoint
       AND (r.id IS NULL
            OR (CASE choice WHEN 'failed' THEN d.n > 0 AND NOT d.arrived AND NOT d.waits

@@ -1,27 +1,46 @@
-"""What a worker does for webhooks beside deliveries: says what the code declares, and closes connections at the end."""
+"""What a worker does for webhooks beside deliveries: says what the code declares, ends deliveries whose job is gone, and
+closes connections at the end."""
+
+import contextlib
+import time
 
 from ...db.database import Database
+from ...db.faults import LockTimeout
 from ...runtime.service import Service
 from . import store
 from .deliver import Deliverer
 from .spec import Spec
 
+MOST = 5000  # pending deliveries that one look reads
+EVERY = 10.0  # seconds between two looks of all workers together
+_SAY = 3600.0
+
 
 class Upkeep(Service):
     name = "webhooks"
+    outlives_jobs = True  # what is under way when the worker drains ends on these connections
 
     def __init__(self, database: Database, spec: Spec, deliverer: Deliverer) -> None:
         super().__init__()
         self._database = database
         self._spec = spec
         self._deliverer = deliverer
+        self._said_at = -_SAY
 
     async def tick(self) -> float:
+        now = time.monotonic()
+        if now - self._said_at >= _SAY:
+            await self._say()
+            self._said_at = now
+        with contextlib.suppress(LockTimeout):  # somebody holds one of them: at the next look
+            await self._database.arun(lambda: store.settle_lost(MOST, EVERY * 0.9))
+        return EVERY
+
+    async def _say(self) -> None:
         spec = self._spec
         await self._database.arun(
             lambda: store.set_webhooks(spec.retention, spec.disable_after, spec.tenant_header)
         )
-        return 3600.0
 
     async def finish(self) -> None:
         await self._deliverer.close()

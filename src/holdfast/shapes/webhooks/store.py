@@ -128,7 +128,7 @@ def begin(
 
 
 class Act(NamedTuple):
-    """What a settle leaves to do (hold, lift), or to report (opened, closed, failing, disabled)."""
+    """What a settle leaves to do (hold, lift), or to report (opened, closed, failing, disabled, ended)."""
 
     what: str
     endpoint: UUID
@@ -152,7 +152,25 @@ def _ended(job: Ended, row: str) -> str:
 def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
     """The recorder: write what attempts ended with, and hold or lift the keys of their endpoints."""
     params = (f"[{','.join(map(_ended, jobs, rows))}]",)
-    acts: list[Act] = yield from named("webhook_settle", params, lambda found: [Act(*r) for r in found])
+    return _act(named("webhook_settle", params, _acts))
+
+
+def settle_lost(most: int, every: float) -> Flow[list[Act]]:
+    """End deliveries whose job ended without its handler, if nobody has looked for `every` seconds; looks at `most`."""
+    return _act(named("webhook_lost", (most, every), _acts))
+
+
+def reopen(delivery: UUID) -> Statement[bool]:
+    """A delivery that ended, and whose job somebody put back, waits again; whether it does."""
+    return named("webhook_reopen", (delivery,), lambda rows: bool(rows[0][0]))
+
+
+def _acts(rows: Sequence[Row]) -> list[Act]:
+    return [Act(*row) for row in rows]
+
+
+def _act(found: Statement[list[Act]]) -> Flow[list[Act]]:
+    acts: list[Act] = yield from found
     disabled = {act.endpoint for act in acts if act.what == "disabled"}
     for act in acts:
         if act.what == "hold" and act.endpoint not in disabled:
@@ -161,6 +179,10 @@ def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
             )
         elif act.what == "lift":
             yield from lift_keys(act.queue, [act.key])
+        elif act.what == "ended":
+            telemetry.emit(
+                "webhook.ended_without_handler", level=logging.WARNING, deliveries=int(act.seconds or 0)
+            )
         elif act.what in REPORTED:
             telemetry.emit(
                 f"webhook.{act.what}",
