@@ -19,10 +19,19 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import ACTS
+from holdfast.web.acts import ACTS, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
-from holdfast.web.calls import Call, Refusal, check_attempts, failed, needs, prefix_of, set_cookie
+from holdfast.web.calls import (
+    Call,
+    Refusal,
+    check_attempts,
+    check_searches,
+    failed,
+    needs,
+    prefix_of,
+    set_cookie,
+)
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
 from holdfast.web.edit import edit_act
@@ -143,7 +152,8 @@ def dashboard(
             name=name,
             attempts=attempts,
         )
-        site.add(Pages(engine(site), (*ACTS, *ENGINE_ACTS, edit_act(one.tasks.definition))))
+        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition))
+        site.add(Pages(engine(site), (*of_jobs, *ACTS, *ENGINE_ACTS)))
         site.add_shapes()
         sites.append(site)
     for site in sites:
@@ -273,7 +283,7 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
     query = call.query(page.names())
     check_texts({**call.request.path_params, **query})
-    _check_searches(page, call, query)
+    check_searches(call, page.searches, query)
     _check_choices(page, query)
     await site.learn_masked()
     if page.in_use is not None and not await site.look(page.in_use()):
@@ -286,14 +296,6 @@ def _check_choices(page: Page, query: Mapping[str, str]) -> None:
         said = query.get(one.name, "")
         if said and one.choices and said not in one.choices:
             raise ConfigurationError(f"{one.name} must be one of {', '.join(one.choices)}, not {said[:40]!r}")
-
-
-def _check_searches(page: Page, call: Call, query: Mapping[str, str]) -> None:
-    """Whoever learns which errors hold a word reads them, word by word."""
-    asked = [name for name in page.searches if query.get(name, "").strip()]
-    if asked and not call.who.may("operator"):
-        said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
-        raise Refusal(HTTPStatus.FORBIDDEN, said)
 
 
 async def _show(site: Site, page: Page, call: Call) -> Response:

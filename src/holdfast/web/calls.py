@@ -223,6 +223,14 @@ def check_attempts(site: Site, request: Request) -> None:
         raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, said, wait)
 
 
+def check_searches(call: Call, names: Sequence[str], query: Mapping[str, str]) -> None:
+    """Whoever learns which errors hold a word reads them, word by word."""
+    asked = [name for name in names if query.get(name, "").strip()]
+    if asked and not call.who.may("operator"):
+        said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
+        raise Refusal(HTTPStatus.FORBIDDEN, said)
+
+
 def _check_change(site: Site, request: Request) -> None:
     if not comes_from_us(request):
         raise Refusal(HTTPStatus.FORBIDDEN, "this was sent from a page that is not ours")
