@@ -101,7 +101,7 @@ def _everywhere(surfer: Surfer, which: str, field: str) -> dict[str, Callable[[]
     query = f"{which}&field={quote(field)}"
     name, _, value = which.partition("=")
     body = {name: value, "field": field}
-    sent = {"json": body, "headers": TOKEN}
+    sent: dict[str, Any] = {"json": body, "headers": TOKEN}
     return {
         "page": lambda: surfer.get(f"/jobs?{query}"),
         "api": lambda: surfer.get(f"/api/v1/jobs?{query}"),

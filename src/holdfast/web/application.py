@@ -30,7 +30,6 @@ from holdfast.web.calls import (
     failed,
     needs,
     prefix_of,
-    set_cookie,
 )
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
@@ -44,7 +43,9 @@ from holdfast.web.masking import for_role
 from holdfast.web.openapi import describe_api
 from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
+from holdfast.web.signing_in import sign_in_routes
 from holdfast.web.site import Site
+from holdfast.web.users import UsersFile
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
 from holdfast.web.views.overview import numbers_soon
@@ -127,6 +128,7 @@ def dashboard(
     secret: str | None = None,
     title: str | None = None,
     login: OneTimeUrl | None = None,
+    people: UsersFile | None = None,
     limits: Limits | None = None,
     trace_url: str | None = None,
     named: str | Mapping[str, str] = "MODULE:APP",
@@ -146,6 +148,7 @@ def dashboard(
             secret=secret,
             title=title,
             login=login,
+            people=people,
             limits=limits,
             trace_url=trace_url,
             named=named if isinstance(named, str) else named.get(name, "MODULE:APP"),
@@ -168,7 +171,7 @@ def several(sites: Sequence[Site]) -> list[BaseRoute]:
     """Each database under its name. A request that names none is led to the first that its sender may enter."""
     first = sites[0]
     return [
-        Route("/login", functools.partial(sign_in, first), methods=["GET"]),
+        *sign_in_routes(first),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/", functools.partial(_choose, sites), methods=["GET"]),
         Route("/api/v1/databases", functools.partial(_databases, sites), methods=["GET"]),
@@ -240,7 +243,7 @@ def unrouted(site: Site) -> dict[Any, Any]:
 
 def routes(site: Site) -> list[Route]:
     made = [
-        *([] if site.name else [Route("/login", functools.partial(sign_in, site), methods=["GET"])]),
+        *([] if site.name else sign_in_routes(site)),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
         Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
@@ -363,21 +366,3 @@ async def _openapi(site: Site, call: Call) -> Response:
     """As it is: what it calls by a secret's name is the name of a field."""
     call.query(())
     return call.tagged(written(describe_api(site, call.prefix)))
-
-
-async def sign_in(site: Site, request: Request) -> Response:
-    """The address that `holdfast web` prints. It is good once."""
-    token = request.query_params.get("token", "")
-    try:
-        check_attempts(site, request)
-    except Refusal as error:
-        return failed(site, request, None, error)
-    session = site.login.redeem(token) if site.login is not None and token else None
-    if site.login is None or session is None:
-        if token:
-            site.attempts.failed(request)
-        refused = Refusal(HTTPStatus.UNAUTHORIZED, "this address is not good, or was used before")
-        return failed(site, request, None, refused)
-    response = RedirectResponse(prefix_of(request) + "/", HTTPStatus.SEE_OTHER)
-    set_cookie(request, response, site.login.cookie, session)
-    return response
