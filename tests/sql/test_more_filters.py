@@ -39,6 +39,9 @@ def test_a_worker_has_what_it_runs_and_what_ended_with_it(conn: Conn, database: 
     take_one(conn, mine)
     end(conn, take_one(conn, mine).grant, Failed(BOOM, 0.0), mine)
     assert take_one(conn, other).grant.id == passed_on
+    held, quarantined = enqueue(conn, 2)  # of nobody
+    conn.execute("UPDATE holdfast.work SET status = 'held', hold_reason = 'x' WHERE id = %s", [held])
+    conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [quarantined])
     # What a claim of theirs named, and has since gone to another.
     conn.execute("UPDATE holdfast.claims SET job_ids = job_ids || %s WHERE worker = %s", [passed_on, mine])
     assert listed(database, worker=mine) == [runs, dead, done]
