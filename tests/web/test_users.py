@@ -4,6 +4,7 @@ import asyncio
 import io
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -165,7 +166,7 @@ async def test_the_file_is_read_again_when_it_changes(
     assert (await vera.get("/")).status_code == 401
     assert (await mara.get("/")).status_code == 200
     assert (await mara.get("/acts/queue-create")).status_code == 403
-    assert "line 1: a line is NAME ROLE HASH, and this one has 1 word" in caplog.text
+    assert "line 1: a line is NAME ROLE HASH, perhaps with until=DAY, and this one has 1 word" in caplog.text
     file.unlink()
     assert (await mara.get("/")).status_code == 401
     assert "cannot be read: No such file or directory" in caplog.text
@@ -182,6 +183,21 @@ async def test_a_token_of_the_file_is_for_programs(made: Dashboard) -> None:
     assert answer.status_code == 200
     answer = await surfer.client.post("/api/v1/acts/jobs-discard", json={"state": "dead"}, headers=right)
     assert answer.status_code == 403
+
+
+async def test_nobody_comes_in_after_the_last_day(made: Dashboard, file: Path) -> None:
+    """Neither by a password, nor by a token, nor by a session that was begun before."""
+    today = datetime.now(UTC).date()
+    lines = [new_line("mara", "admin", PASSWORD), f"ci operator {hashed(TOKEN)}"]
+    surfer = Surfer(made)
+    token = {"authorization": f"Bearer {TOKEN}"}
+    file.write_text("\n".join(f"{line} until={today + timedelta(days=1)}" for line in lines))
+    assert (await enter(surfer, "mara", PASSWORD)).status_code == 303
+    assert (await surfer.get("/api/v1/queues", **token)).status_code == 200
+    file.write_text("\n".join(f"{line} until={today - timedelta(days=1)}" for line in lines))
+    assert (await surfer.get("/")).status_code == 401
+    assert (await surfer.get("/api/v1/queues", **token)).status_code == 401
+    assert (await enter(Surfer(made), "mara", PASSWORD)).status_code == 401
 
 
 async def test_several_databases_have_one_way_in(kit: Kit, file: Path) -> None:
@@ -205,9 +221,14 @@ async def test_several_databases_have_one_way_in(kit: Kit, file: Path) -> None:
     ("text", "sentence"),
     [
         ("", "names nobody. Make a line: holdfast web --new-user NAME=ROLE"),
-        ("mara admin", "line 1: a line is NAME ROLE HASH, and this one has 2 words"),
+        ("mara admin", "line 1: a line is NAME ROLE HASH, perhaps with until=DAY, and this one has 2 words"),
         ("\nmara admin hunter2", "line 2: the hash of 'mara' is neither scrypt:... nor sha256:..."),
         (f"mara boss {hashed('x')}", "line 1: there is no role 'boss' (known: viewer, operator, admin)"),
+        (
+            f"m admin {hashed('x')} until=soon",
+            "line 1: until= takes a day such as until=2027-01-31, not 'until=soon'",
+        ),
+        (f"m admin {hashed('x')} 2027-01-31", "line 1: until= takes a day"),
         (f"m admin {hashed('x')}\nm admin {hashed('y')}", "line 2: m is there twice"),
         (f"m admin scrypt:{2**19}:8:1:{'0' * 32}:{'0' * 64}", "line 1: the hash of 'm' is neither"),
         (f"m admin scrypt:3:1:1:{'0' * 32}:{'0' * 64}", "line 1: the hash of 'm' is neither"),
@@ -237,7 +258,7 @@ def test_a_hash_fits_its_password_alone_and_costs_something(monkeypatch: pytest.
     assert line.startswith("mara admin scrypt:32768:8:3:")
     known, faults = read_users(line)
     assert faults == []
-    _, secret = known.passwords["mara"]
+    secret = known.passwords["mara"].secret
     assert [fits_password(one, secret) for one in (PASSWORD, PASSWORD + " ", "")] == [True, False, False]
 
 
@@ -261,4 +282,4 @@ def test_the_command_makes_a_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> 
     line = Cli(dsn, monkeypatch).text("web", "--new-user", "mara=admin")
     known, faults = read_users(line)
     assert (list(known.passwords), faults) == (["mara"], [])
-    assert fits_password(PASSWORD, known.passwords["mara"][1])
+    assert fits_password(PASSWORD, known.passwords["mara"].secret)

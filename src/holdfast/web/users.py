@@ -1,7 +1,7 @@
 """People and programs that a file names: `holdfast web --users FILE`. A line is a name, a role and a hash:
 
     mara  admin   scrypt:32768:8:3:SALT:HASH    a password, for the page that asks for it
-    ci    viewer  sha256:HASH                   a bearer token, for programs
+    ci    viewer  sha256:HASH until=2027-01-31  a bearer token, for programs; this one through that day
 
 The file is read again when it changes: who is no longer in it is out with the next request.
 """
@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from starlette.requests import Request
@@ -43,11 +44,28 @@ FORM = "holdfast_login"  # the cookie of the page that asks
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """A line of the file."""
+
+    who: Identity
+    secret: str
+    until: date | None  # the last day, in UTC
+
+    def now(self) -> "Person | None":
+        """None: the time is over."""
+        return self if self.until is None or datetime.now(UTC).date() <= self.until else None
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """Who is in the file."""
 
-    passwords: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # by name
-    tokens: Mapping[str, Identity] = field(default_factory=dict)  # by hash
+    passwords: Mapping[str, Person] = field(default_factory=dict)  # by name
+    tokens: Mapping[str, Person] = field(default_factory=dict)  # by hash
+
+    def named(self, name: str) -> Person | None:
+        found = self.passwords.get(name)
+        return None if found is None else found.now()
 
 
 class UsersFile:
@@ -76,17 +94,18 @@ class UsersFile:
         name, until = self._sessions.get(hashed(request.cookies.get(self.cookie, "")), ("", 0.0))
         if until <= self._now():
             return None
-        found = known.passwords.get(name)
-        return None if found is None else found[0]
+        found = known.named(name)
+        return None if found is None else found.who
 
     async def enter(self, name: str, password: str, check: Callable[[], None]) -> str | None:
         """The session of who knows the password; None: wrong. `check` refuses whoever was wrong too often meanwhile. A name
         that nobody has takes as long as another."""
         async with self._looking:
             check()
-            who, wanted = self._now_known().passwords.get(name, (None, _NOBODY))
+            person = self._now_known().named(name)
+            wanted = _NOBODY if person is None else person.secret
             fits = await asyncio.to_thread(fits_password, password[:LONGEST], wanted)
-        if who is None or not fits:
+        if person is None or not fits:
             return None
         session = secrets.token_urlsafe(32)
         self._sessions[hashed(session)] = (name, self._now() + _LASTS)
@@ -136,45 +155,56 @@ class UsersFile:
 
 def _of_token(known: Known, token: str) -> Identity | None:
     given, found = hashed(token), None
-    for one, who in known.tokens.items():  # all of them, so that time tells nothing
+    for one, person in known.tokens.items():  # all of them, so that time tells nothing
         if hmac.compare_digest(one, given):
-            found = who
-    return found
+            found = person.now()
+    return None if found is None else found.who
 
 
 def read_users(text: str) -> tuple[Known, list[str]]:
     """Who is named, and what is wrong with other lines. A fault repeats no hash."""
-    passwords: dict[str, tuple[Identity, str]] = {}
-    tokens: dict[str, Identity] = {}
+    passwords: dict[str, Person] = {}
+    tokens: dict[str, Person] = {}
     faults: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         try:
-            who, secret = _read(words)
-            if who.name in passwords or who.name in {one.name for one in tokens.values()}:
-                raise ConfigurationError(f"{who.name} is there twice")
+            person = _read(words)
+            name = person.who.name
+            if name in passwords or name in {one.who.name for one in tokens.values()}:
+                raise ConfigurationError(f"{name} is there twice")
         except ConfigurationError as error:
             faults.append(f"line {number}: {error}")
             continue
-        if _TOKEN.fullmatch(secret):
-            tokens[secret] = who
+        if _TOKEN.fullmatch(person.secret):
+            tokens[person.secret] = person
         else:
-            passwords[who.name] = (who, secret)
+            passwords[name] = person
     return Known(passwords, tokens), faults
 
 
-def _read(words: list[str]) -> tuple[Identity, str]:
+def _read(words: list[str]) -> Person:
+    until = _until(words.pop()) if len(words) == 4 else None
     if len(words) != 3:
-        raise ConfigurationError(f"a line is NAME ROLE HASH, and this one has {several(len(words), 'word')}")
+        raise ConfigurationError(
+            f"a line is NAME ROLE HASH, perhaps with until=DAY, and this one has {several(len(words), 'word')}"
+        )
     name, role, secret = words
     if not (_TOKEN.fullmatch(secret) or _costs(secret)):
         raise ConfigurationError(
             f"the hash of {name[:40]!r} is neither scrypt:... nor sha256:... Make the line: "
             f"holdfast web --new-user {name[:40]}={role[:20]}"
         )
-    return Identity(name, role), secret  # type: ignore[arg-type]
+    return Person(Identity(name, role), secret, until)  # type: ignore[arg-type]
+
+
+def _until(word: str) -> date:
+    with contextlib.suppress(ValueError):
+        if word.startswith("until="):
+            return date.fromisoformat(word.removeprefix("until="))
+    raise ConfigurationError(f"until= takes a day such as until=2027-01-31, not {word[:40]!r}")
 
 
 def _costs(secret: str) -> tuple[int, int, int] | None:
