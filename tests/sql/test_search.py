@@ -378,17 +378,20 @@ def test_show_tells_a_reason_from_an_old_error(conn: Conn, database: Database, w
 # Plans ------------------------------------------------------------------------------------------------------------
 
 
-ALL = (None,) * 8
-RARE = (None, None, "rare", "k", "t", "%e%", None, None)
+ALL = (None,) * 11
+RARE = (None, None, "rare", "k", "t", "%e%", None, None, 3, ["customer", "id"], "17")
 LOOKS: list[tuple[str, tuple[Any, ...]]] = [
     ("queue_load", ("inbox", CAP + 1, CAP + 1)),
     ("search_live", (None, None, 100_000, 50, *ALL, None)),
     ("search_live", (None, None, 100_000, 50, *ALL, True)),
     ("search_live", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE, None)),
     ("search_these", (None, None, [UUID(int=7)], 50, *ALL)),
-    ("search_archive", (None, None, 100_000, 50, *ALL)),
-    ("search_archive", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE)),
-    ("search_dead", (None, None, 100_000, 50, *ALL)),
+    ("search_these", (None, None, [UUID(int=7)], 50, *RARE)),
+    ("search_archive", (None, None, 100_000, 50, *ALL, None)),
+    ("search_archive", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE, "w1")),
+    ("search_dead", (None, None, 100_000, 50, *ALL, None)),
+    ("search_dead", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE, "w1")),
+    ("ids_of_worker", ("w1", None, 100_000)),
     ("held_ids", (None, None, 10_000)),
     ("unclaimed_ids", (None, 100_000, 10_000)),
     ("quarantined_ids", (None, 10_000)),
@@ -480,6 +483,9 @@ def test_a_search_that_finds_nothing_reads_what_it_may_and_no_more(vast: Conn) -
         JobFilter(error="rare"),
         JobFilter(tag="rare"),
         JobFilter(key="rare"),
+        JobFilter(worker="rare"),
+        JobFilter(min_attempts=99),
+        JobFilter(task="work", field="customer.id=17"),
     ):
         assert cost(vast, stepping(wanted, rows=2000)) < 600, wanted
     assert cost(vast, stepping(JobFilter(task="rare"), rows=100)) < 250

@@ -229,6 +229,29 @@ def test_jobs_that_back_off_are_listed_and_retried(shop: Kit, cli: Cli) -> None:
     assert cli.json("jobs", "list", "--backing-off")["jobs"] == []
 
 
+def test_jobs_by_worker_by_attempts_and_by_a_field(shop: Kit, cli: Cli) -> None:
+    (first, second), (dead,) = send(shop, 2), send(shop, task="bad")
+    shop.run_worker()
+    worker = shop.job(UUID(dead))["claimed_by"]
+
+    def listed(*options: str) -> list[str]:
+        return [job["id"] for job in cli.json("jobs", "list", *options)["jobs"]]
+
+    assert listed("--worker", worker) == [dead, second, first]
+    assert listed("--worker", worker, "--state", "dead") == [dead]
+    assert listed("--worker", "nobody") == []
+    assert listed("--min-attempts", "1", "--task", "bad") == [dead]
+    assert listed("--min-attempts", "2") == []
+    assert listed("--task", "good", "--field", "text=1") == [second]
+    found = cli.json("archive", "search", "--field", "text=0", "--queue", "inbox")["jobs"]
+    assert [job["id"] for job in found] == [first]
+    assert (
+        cli.text("jobs", "retry", "--state", "dead", "--field", "text=0", "--yes") == "Retry: 1 redriven.\n"
+    )
+    sentence = "field needs a queue, a task or a state beside it. Name one of them"
+    assert cli.refused("jobs", "list", "--field", "text=1") == sentence
+
+
 def test_the_audit_says_why_and_what_was_changed_and_is_searched(shop: Kit, cli: Cli) -> None:
     (first,) = send(shop)
     cli.text("queue", "pause", "inbox", "--reason", "the provider is down")

@@ -351,7 +351,7 @@ async def test_a_stream_of_a_list_says_how_many_changed(
 ) -> None:
     monkeypatch.setattr(lists, "EVERY", 0.0)
     monkeypatch.setattr(live, "EVERY", 0.01)
-    watch = lists.ListWatch(job_filter({"queue": "mail"}), "mail")
+    watch = lists.ListWatch(job_filter({"queue": "mail"}, lambda _: ()), "mail")
     frames = live._frames(dashboard.site, ["jobs"], (), watch)
     first = await anext(frames)
     assert json.loads(first.decode().partition("data: ")[2])["jobs.changed"] == ""

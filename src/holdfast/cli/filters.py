@@ -58,6 +58,16 @@ OlderOption = Annotated[
 NewerOption = Annotated[
     str | None, typer.Option("--newer-than", metavar="AGE", help="Only created within: 90s, 15m, 2h, 3d.")
 ]
+WorkerOption = Annotated[
+    str | None, typer.Option("--worker", metavar="ID", help="Only that this worker runs, or had last.")
+]
+MinAttemptsOption = Annotated[
+    int | None, typer.Option("--min-attempts", metavar="N", help="Only with that many attempts spent.")
+]
+FieldOption = Annotated[
+    str | None,
+    typer.Option("--field", metavar="NAME=VALUE", help="Only with this in the payload: customer.id=17."),
+]
 GroupOption = Annotated[
     str | None, typer.Option("--group", "-g", help="Only of this group, as `dead list` names it.")
 ]
@@ -105,11 +115,15 @@ class AnyJobOptions:
     error: ErrorOption = None
     older_than: OlderOption = None
     newer_than: NewerOption = None
+    worker: WorkerOption = None
+    min_attempts: MinAttemptsOption = None
+    field: FieldOption = None
 
     def filter(self) -> JobFilter:
         states = None if self.state is None else (self.state,)
         ages = _age("--older-than", self.older_than), _age("--newer-than", self.newer_than)
-        return JobFilter(states, self.queue, self.task, self.key, self.tag, self.error, *ages)
+        found = JobFilter(states, self.queue, self.task, self.key, self.tag, self.error, *ages)
+        return replace(found, worker=self.worker, min_attempts=self.min_attempts, field=self.field)
 
 
 @dataclass(frozen=True)

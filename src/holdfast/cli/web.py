@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -45,6 +46,13 @@ OperatorOption = Annotated[
 TokenHashOption = Annotated[
     str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
 ]
+UsersOption = Annotated[
+    str | None, typer.Option("--users", metavar="FILE", help="Who may come in: lines of NAME ROLE HASH.")
+]
+NewUserOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME=ROLE", help="Ask for a password, print a line for that file, and end."),
+]
 LimitsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,6 +87,8 @@ def web_command(
     title: Annotated[str | None, typer.Option(help="What the dashboard calls this database.")] = None,
     limits: LimitsOption = None,
     trace_url: TraceUrlOption = None,
+    users: UsersOption = None,
+    new_user: NewUserOption = None,
     database: DatabasesOption = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
@@ -86,6 +96,9 @@ def web_command(
     """Serve the dashboard. On this machine alone, unless options say who may come in."""
     configure(LogFormat.console, LogLevel.warning)
     serving = surface()
+    if new_user is not None:
+        typer.echo(_new_user(new_user))
+        return
     wanted = read_limits(limits or ())
     found, named = _apps(database or (), database_url, app)
     served = serving.Served(
@@ -102,11 +115,22 @@ def web_command(
         wanted,
         trace_url,
         named,
+        users,
     )
     with contextlib.ExitStack() as stack:
         for one in found.values() if isinstance(found, dict) else (found,):
             stack.enter_context(contextlib.closing(one))
         serving.serve(found, served)
+
+
+def _new_user(said: str) -> str:
+    name, _, role = said.partition("=")
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    line: str = surface("holdfast.web.users").new_line(name, role, password)
+    return line
 
 
 _APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

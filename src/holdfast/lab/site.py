@@ -18,13 +18,13 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.hall import Hall
 from holdfast.lab.scenes import all_scenes, scene_of
 from holdfast.pages import Page
-from holdfast.web.application import sign_in
 from holdfast.web.assets import add_assets, serve_asset
 from holdfast.web.calls import Call, Refusal, needs
 from holdfast.web.drawing import add_templates
 from holdfast.web.guard import LOOPBACK, Guard
 from holdfast.web.identity import OneTimeUrl
 from holdfast.web.packing import Packed
+from holdfast.web.signing_in import by_address
 from holdfast.web.site import Site
 
 HERE = Path(__file__).parent
@@ -87,7 +87,7 @@ def routes(site: LabSite) -> list[Route]:
 
     one = "/scene/{number:int}"
     return [
-        Route("/login", functools.partial(sign_in, site), methods=["GET"]),
+        Route("/login", functools.partial(by_address, site), methods=["GET"]),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", looks(functools.partial(_find, site)), methods=["GET"]),
         Route("/", looks(functools.partial(_first, site)), methods=["GET"]),

@@ -24,6 +24,7 @@ from .procedure import Procedure, run
 MOST_LINES = 1000  # lines in one page
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
 _LONGEST = 36_500 * 86_400.0
+_MOST_ATTEMPTS = 2**31 - 1  # that a row can count
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,26 @@ def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
     if wanted.backing_off and wanted.states != (SCHEDULED,):
         given = ", ".join(wanted.states or ())
         raise ConfigurationError(f"only {SCHEDULED} jobs back off, not {given}. Leave the state out")
-    texts = {name: getattr(wanted, name) for name in ("queue", "task", "key", "tag", "error")}
-    check_texts(texts)
+    names = ("queue", "task", "key", "tag", "error", "worker", "field")
+    check_texts({name: getattr(wanted, name) for name in names})
     check_ages(wanted.older_than, wanted.newer_than)
+    if wanted.min_attempts is not None and not 1 <= wanted.min_attempts <= _MOST_ATTEMPTS:
+        raise ConfigurationError(
+            f"min_attempts must be between 1 and {_MOST_ATTEMPTS}, not {wanted.min_attempts}"
+        )
+    if wanted.field is not None:
+        _check_field(wanted, wanted.field)
+
+
+def _check_field(wanted: JobFilter, said: str) -> None:
+    """Payloads are looked into only where something else says which: they are large, and no index has them."""
+    path, _ = store.read_field(said)
+    if "=" not in said or not all(path):
+        raise ConfigurationError(
+            f"field takes NAME=VALUE, or names from the outside in as customer.id=17, not {said[:80]!r}"
+        )
+    if wanted.queue is None and wanted.task is None and not wanted.states:
+        raise ConfigurationError("field needs a queue, a task or a state beside it. Name one of them")
 
 
 def check_queue(name: str | None) -> Procedure[None]:
@@ -109,6 +127,8 @@ def find(
         if wanted.older_than is not None or wanted.newer_than is not None:
             window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     rows = store.SHORT if patience is not None and 0 < patience < 1 else store.LOOK
+    if wanted.field is not None:
+        rows = store.PAYLOADS
     step = Search(wanted, window, _lower(after, window.below), limit, rows)
     searchers = store.searchers(wanted.states)
     found: list[Found] = []

@@ -22,6 +22,7 @@ from .statement import Flow, Row, Statement, ids, named
 
 LOOK = 100_000  # rows that a step of a search reads at most
 SHORT = 10_000  # the same for who has no time
+PAYLOADS = 1_000  # the same where payloads are looked into: they may be large
 FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
 
 
@@ -38,6 +39,9 @@ class JobFilter:
     older_than: float | None = None  # seconds since it was created
     newer_than: float | None = None
     backing_off: bool | None = None  # scheduled ones that failed and wait for their next attempt
+    worker: str | None = None  # that runs it, or had it last when it ended
+    min_attempts: int | None = None  # that it has spent
+    field: str | None = None  # of the payload: `customer.id=17`, by names from the outside in
 
     def __post_init__(self) -> None:
         if self.backing_off is not None:
@@ -86,7 +90,8 @@ class Search(NamedTuple):
         states = list(f.states) if f.states else None
         pattern = None if f.error is None else containing(f.error)
         window = (self.window.created_before, self.window.created_since)
-        return (states, f.queue, f.task, f.key, f.tag, pattern, *window)
+        path, value = (None, None) if f.field is None else read_field(f.field)
+        return (states, f.queue, f.task, f.key, f.tag, pattern, *window, f.min_attempts, path, value)
 
 
 Step = tuple[
@@ -99,6 +104,12 @@ def containing(text: str) -> str:
     """A LIKE pattern for texts that contain this one as it stands."""
     plain = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{plain}%"
+
+
+def read_field(said: str) -> tuple[list[str], str]:
+    """Where in the payload, and what stands there."""
+    name, _, value = said.partition("=")
+    return name.split("."), value
 
 
 def search_window(older_than: float | None, newer_than: float | None) -> Statement[Window]:
@@ -132,6 +143,9 @@ def _first(rows: Sequence[Row]) -> UUID | None:
 
 
 def _search_live(s: Search) -> Flow[Step]:
+    if s.wanted.worker is not None:  # a worker holds few, and only what runs has one
+        job_ids = yield from named("ids_of_worker", (s.wanted.worker, s.wanted.queue, LOOK), ids)
+        return (yield from _look_at(s, job_ids))
     params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.backing_off)
     found = yield from named("search_live", params, _found)
     if len(found) == s.limit:
@@ -141,7 +155,7 @@ def _search_live(s: Search) -> Flow[Step]:
 
 
 def _search_archive(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), s.rows, s.limit, *s.filters())
+    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker)
     found = yield from named("search_archive", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
@@ -150,7 +164,7 @@ def _search_archive(s: Search) -> Flow[Step]:
 
 
 def _search_dead(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), s.rows, s.limit, *s.filters())
+    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker)
     found = yield from named("search_dead", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
@@ -162,6 +176,8 @@ def _search_dead(s: Search) -> Flow[Step]:
 
 
 def _search_running(s: Search) -> Flow[Step]:
+    if s.wanted.worker is not None:
+        return (yield from _search_live(s))
     claimed = yield from named("running_ids", (s.wanted.queue, FEW + 1), ids)
     params = (s.wanted.queue, s.rows, FEW + 1)
     stranded = yield from named("unclaimed_ids", params, ids)
@@ -180,11 +196,21 @@ def _search_quarantined(s: Search) -> Flow[Step]:
 
 
 def _search_these(s: Search, job_ids: list[UUID]) -> Flow[Step]:
-    if len(job_ids) > FEW:
+    if len(job_ids) > FEW or s.wanted.worker is not None:
         return (yield from _search_live(s))
-    params = (*s.bounds(), job_ids, s.limit, *s.filters())
+    return (yield from _look_at(s, job_ids))
+
+
+def _look_at(s: Search, job_ids: list[UUID]) -> Flow[Step]:
+    """As many of the named as a step may read, from the newest back."""
+    below, floor = s.bounds()
+    there = {i for i in job_ids if (below is None or i < below) and (floor is None or i >= floor)}
+    first = sorted(there, reverse=True)[: s.rows]
+    params = (below, floor, first, s.limit, *s.filters())
     found = yield from named("search_these", params, _found)
-    return found, found[-1].id if len(found) == s.limit else None
+    if len(found) == s.limit:
+        return found, found[-1].id
+    return found, first[-1] if len(there) > len(first) else None
 
 
 _RARE: dict[str, Searcher] = {

@@ -18,6 +18,8 @@ shown        values as people read them
 plain        values as programs read them
 charts       pictures of numbers
 drawing      templates
+users        a file of names, and who signed in by it
+signing_in   the pages of that
 assets       style sheet and script
 finder       where a word or an id leads
 live         numbers that change while somebody looks

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Given, Preview, Said
-from holdfast.web.calls import Call, Refusal, sentence_of, set_cookie
+from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
 from holdfast.web.openapi import takes
@@ -86,7 +86,7 @@ def _asks_number(act: Act, count: int | None, capped: bool) -> bool:
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
     query = call.query((*(field.name for field in act.fields), "back"))
-    back = _local(query.pop("back", ""))
+    back = local(query.pop("back", ""))
     given = fields_of_link(act, query)
     found, trouble = None, ""
     missing = any(field.shown and field.required and field.name not in given for field in act.fields)
@@ -137,14 +137,14 @@ def _defaults(act: Act) -> dict[str, str]:
 
 async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     form = await call.form()
-    seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), _local(form.pop("back", ""))
+    seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), local(form.pop("back", ""))
     given = fields_of(act, form)
     if not act.at_once:
         await _check_confirmed(site, call, act, given, seal, typed)
     said = await do(site, call, act, given)
     if said.secret:
-        return call.html("done.html", {"said": said, "act": act, "back": back or _local(said.page)})
-    where = _local(_left(act, back, said) or said.page)
+        return call.html("done.html", {"said": said, "act": act, "back": back or local(said.page)})
+    where = local(_left(act, back, said) or said.page)
     response = RedirectResponse(call.prefix + "/" + where, HTTPStatus.SEE_OTHER)
     set_cookie(call.request, response, SAID, _packed(site, said.sentence), 30)
     return call.kept(response)
@@ -195,13 +195,6 @@ def _same(one: str, other: str) -> bool:
     import hmac
 
     return hmac.compare_digest(one.encode(), other.encode())
-
-
-def _local(back: str) -> str:
-    """A place on this site, whatever was sent: it is always put behind our own prefix."""
-    if "\\" in back or any(ord(c) < 33 for c in back):
-        return ""
-    return back.lstrip("/")
 
 
 def _packed(site: Site, sentence: str) -> str:

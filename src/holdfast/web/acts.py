@@ -1,6 +1,6 @@
 """What can be done to jobs and dead letters. Each act is a verb of the operator, with the words of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.cli.arguments import parse_rate
@@ -27,6 +27,7 @@ from holdfast.web.filters import (
     text,
     words_of,
 )
+from holdfast.web.masking import Declared
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
 
@@ -82,19 +83,19 @@ def _said(done: Done, what: str) -> Said:
     )
 
 
-def _preview_jobs(verb: Verb, what: str, given: Given) -> Procedure[Preview]:
+def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Preview]:
     if named := _named(given):
         found = yield from Operator.preview_of.procedure(verb, named)
     else:
-        found = yield from Operator.preview_all.procedure(verb, job_filter(given))
+        found = yield from Operator.preview_all.procedure(verb, job_filter(given, masked_of))
     return _previewed(found, what)
 
 
-def _do_jobs(verb: Verb, what: str, given: Given) -> Procedure[Said]:
+def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
     else:
-        wanted = job_filter(given)
+        wanted = job_filter(given, masked_of)
         seen = yield from Operator.preview_all.procedure(verb, wanted)
         if seen.count.count > _MANY or seen.count.capped:
             return (yield from _leave_to_workers(verb, wanted))
@@ -199,13 +200,40 @@ _DEAD = (
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
 
 
+def job_acts(masked_of: Declared) -> tuple[Act, ...]:
+    """`masked_of` says by which names of a payload no jobs are found."""
+
+    def act(name: str, label: str, verb: Callable[[Given], Verb], words: tuple[str, str], **more: Any) -> Act:
+        done, would = words
+        asked = (*_JOBS, *more.pop("asks", ()))
+        return Act(
+            f"jobs {name}",
+            label,
+            lambda g: _do_jobs(verb(g), done, g, masked_of),
+            asked,
+            lambda g: _job_words(name, g, *_reason(g)),
+            lambda g: _preview_jobs(verb(g), would, g, masked_of),
+            **more,
+        )
+
+    def cancel(given: Given) -> Verb:
+        return cancel_verb(given.get("reason", ""))
+
+    return (
+        act("retry", "Retry now", lambda _: RETRY, ("retried", "retried")),
+        act("cancel", "Cancel", cancel, ("cancelled", "cancelled"), asks=(_WHY,)),
+        act(
+            "discard",
+            "Discard",
+            lambda _: DISCARD,
+            ("discarded", "deleted for good"),
+            role="admin",
+            deletes=True,
+        ),
+    )
+
+
 ACTS: tuple[Act, ...] = (
-    Act("jobs retry", "Retry now", lambda g: _do_jobs(RETRY, "retried", g), _JOBS,
-        lambda g: _job_words("retry", g), lambda g: _preview_jobs(RETRY, "retried", g)),
-    Act("jobs cancel", "Cancel", lambda g: _do_jobs(cancel_verb(g.get("reason", "")), "cancelled", g), (*_JOBS, _WHY),
-        lambda g: _job_words("cancel", g, *_reason(g)), lambda g: _preview_jobs(cancel_verb(), "cancelled", g)),
-    Act("jobs discard", "Discard", lambda g: _do_jobs(DISCARD, "discarded", g), _JOBS,
-        lambda g: _job_words("discard", g), lambda g: _preview_jobs(DISCARD, "deleted for good", g), "admin", deletes=True),
     Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
         lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
     Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,

@@ -19,10 +19,18 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import ACTS
+from holdfast.web.acts import ACTS, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
-from holdfast.web.calls import Call, Refusal, check_attempts, failed, needs, prefix_of, set_cookie
+from holdfast.web.calls import (
+    Call,
+    Refusal,
+    check_attempts,
+    check_searches,
+    failed,
+    needs,
+    prefix_of,
+)
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
 from holdfast.web.edit import edit_act
@@ -35,7 +43,9 @@ from holdfast.web.masking import for_role
 from holdfast.web.openapi import describe_api
 from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
+from holdfast.web.signing_in import sign_in_routes
 from holdfast.web.site import Site
+from holdfast.web.users import UsersFile
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
 from holdfast.web.views.overview import numbers_soon
@@ -118,6 +128,7 @@ def dashboard(
     secret: str | None = None,
     title: str | None = None,
     login: OneTimeUrl | None = None,
+    people: UsersFile | None = None,
     limits: Limits | None = None,
     trace_url: str | None = None,
     named: str | Mapping[str, str] = "MODULE:APP",
@@ -137,13 +148,15 @@ def dashboard(
             secret=secret,
             title=title,
             login=login,
+            people=people,
             limits=limits,
             trace_url=trace_url,
             named=named if isinstance(named, str) else named.get(name, "MODULE:APP"),
             name=name,
             attempts=attempts,
         )
-        site.add(Pages(engine(site), (*ACTS, *ENGINE_ACTS, edit_act(one.tasks.definition))))
+        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition))
+        site.add(Pages(engine(site), (*of_jobs, *ACTS, *ENGINE_ACTS)))
         site.add_shapes()
         sites.append(site)
     for site in sites:
@@ -158,7 +171,7 @@ def several(sites: Sequence[Site]) -> list[BaseRoute]:
     """Each database under its name. A request that names none is led to the first that its sender may enter."""
     first = sites[0]
     return [
-        Route("/login", functools.partial(sign_in, first), methods=["GET"]),
+        *sign_in_routes(first),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/", functools.partial(_choose, sites), methods=["GET"]),
         Route("/api/v1/databases", functools.partial(_databases, sites), methods=["GET"]),
@@ -230,7 +243,7 @@ def unrouted(site: Site) -> dict[Any, Any]:
 
 def routes(site: Site) -> list[Route]:
     made = [
-        *([] if site.name else [Route("/login", functools.partial(sign_in, site), methods=["GET"])]),
+        *([] if site.name else sign_in_routes(site)),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
         Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
@@ -273,7 +286,7 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
     query = call.query(page.names())
     check_texts({**call.request.path_params, **query})
-    _check_searches(page, call, query)
+    check_searches(call, page.searches, query)
     _check_choices(page, query)
     await site.learn_masked()
     if page.in_use is not None and not await site.look(page.in_use()):
@@ -286,14 +299,6 @@ def _check_choices(page: Page, query: Mapping[str, str]) -> None:
         said = query.get(one.name, "")
         if said and one.choices and said not in one.choices:
             raise ConfigurationError(f"{one.name} must be one of {', '.join(one.choices)}, not {said[:40]!r}")
-
-
-def _check_searches(page: Page, call: Call, query: Mapping[str, str]) -> None:
-    """Whoever learns which errors hold a word reads them, word by word."""
-    asked = [name for name in page.searches if query.get(name, "").strip()]
-    if asked and not call.who.may("operator"):
-        said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
-        raise Refusal(HTTPStatus.FORBIDDEN, said)
 
 
 async def _show(site: Site, page: Page, call: Call) -> Response:
@@ -361,21 +366,3 @@ async def _openapi(site: Site, call: Call) -> Response:
     """As it is: what it calls by a secret's name is the name of a field."""
     call.query(())
     return call.tagged(written(describe_api(site, call.prefix)))
-
-
-async def sign_in(site: Site, request: Request) -> Response:
-    """The address that `holdfast web` prints. It is good once."""
-    token = request.query_params.get("token", "")
-    try:
-        check_attempts(site, request)
-    except Refusal as error:
-        return failed(site, request, None, error)
-    session = site.login.redeem(token) if site.login is not None and token else None
-    if site.login is None or session is None:
-        if token:
-            site.attempts.failed(request)
-        refused = Refusal(HTTPStatus.UNAUTHORIZED, "this address is not good, or was used before")
-        return failed(site, request, None, refused)
-    response = RedirectResponse(prefix_of(request) + "/", HTTPStatus.SEE_OTHER)
-    set_cookie(request, response, site.login.cookie, session)
-    return response

@@ -23,7 +23,7 @@ from holdfast.model.masking import masked_text
 from holdfast.pages import Role
 from holdfast.web.assets import asset_path
 from holdfast.web.attempts import brings_token
-from holdfast.web.databases import find_places, places_of
+from holdfast.web.databases import find_places, places_of, sign_in_address, top_prefix
 from holdfast.web.drawing import draw
 from holdfast.web.guard import comes_from_us
 from holdfast.web.identity import Identity
@@ -110,17 +110,22 @@ class Call:
 
     async def form(self) -> dict[str, str]:
         """What was sent, once it is known that a page of ours sent it."""
-        body = b""
-        async for part in self.request.stream():
-            body += part
-            if len(body) > _FORM:
-                raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
-        given = dict(_fields(body.decode("utf-8", "replace")))
+        given = await fields_sent(self.request)
         if not self.site.csrf.fits(self.request, self.who.name, given.pop("csrf", "")):
             raise Refusal(
                 HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
             )
         return given
+
+
+async def fields_sent(request: Request) -> dict[str, str]:
+    """Of a form."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _FORM:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
+    return dict(_fields(body.decode("utf-8", "replace")))
 
 
 def _unknown(where: str, name: str, known: Sequence[str]) -> str:
@@ -170,9 +175,17 @@ def base_context(site: Site, request: Request, who: Identity | None) -> dict[str
         "path": path,
         "here": f"{path}?{request.url.query}" if request.url.query else path,  # where an act comes back to
         "places": places_of(request),
+        "sign_out": site.people is not None and f"{top_prefix(site, request)}/logout",
         "asset": asset_path,
         "now": site.now(),
     }
+
+
+def local(back: str) -> str:
+    """A place on this site, whatever was sent: it is always put behind our own prefix."""
+    if "\\" in back or any(ord(c) < 33 for c in back):
+        return ""
+    return back.lstrip("/")
 
 
 Endpoint = Callable[[Call], Awaitable[Response]]
@@ -217,10 +230,18 @@ async def known(site: Site, request: Request) -> Identity:
     return who
 
 
-def check_attempts(site: Site, request: Request) -> None:
+def check_attempts(site: Site, request: Request, what: str = "tokens") -> None:
     if wait := site.attempts.wait(request):
-        said = f"too many wrong tokens came from this address. Try again in {math.ceil(wait)} seconds"
+        said = f"too many wrong {what} came from this address. Try again in {math.ceil(wait)} seconds"
         raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, said, wait)
+
+
+def check_searches(call: Call, names: Sequence[str], query: Mapping[str, str]) -> None:
+    """Whoever learns which errors hold a word reads them, word by word."""
+    asked = [name for name in names if query.get(name, "").strip()]
+    if asked and not call.who.may("operator"):
+        said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
+        raise Refusal(HTTPStatus.FORBIDDEN, said)
 
 
 def _check_change(site: Site, request: Request) -> None:
@@ -253,9 +274,15 @@ def failed(site: Site, request: Request, who: Identity | None, error: Exception)
         media = "application/problem+json"
         return Response(as_json({**body, "id": mark or None}, "operator"), status, extra, media)
     context = {**base_context(site, request, who), "csrf": "", "status": int(status), "phrase": status.phrase}
-    page = site.sign_in_page(request) if status == HTTPStatus.UNAUTHORIZED else ""
+    page = _sign_in_page(site, request) if status == HTTPStatus.UNAUTHORIZED else ""
     body_ = draw("error.html", {**context, "sentence": sentence, "mark": mark, "sign_in": page})
     return HTMLResponse(body_, status, extra)
+
+
+def _sign_in_page(site: Site, request: Request) -> str:
+    if site.people is not None:
+        return sign_in_address(top_prefix(site, request), request)
+    return site.sign_in_page(request)
 
 
 def sentence_of(error: Exception) -> str:

@@ -85,6 +85,13 @@ def top_prefix(site: "Site", request: Request) -> str:
     return prefix.removesuffix(f"/d/{site.name}") if site.name else prefix
 
 
+def sign_in_address(top: str, request: Request) -> str:
+    """The page that asks, and from there back to where somebody was."""
+    here = request.scope["path"].removeprefix(top).lstrip("/")
+    back = f"{here}?{request.url.query}" if request.url.query else here
+    return f"{top}/login" + (f"?{urlencode({'back': back})}" if back else "")
+
+
 def _same_view(site: "Site", other: "Site", request: Request) -> str:
     """The list that is looked at, with its filter. What one database alone has becomes its list."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")

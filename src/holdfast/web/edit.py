@@ -1,13 +1,12 @@
 """The act that changes one job. Its arguments are checked against the handler, as on the command line with an app."""
 
 from holdfast.cli.arguments import parse_moment, parse_object
-from holdfast.errors import ConfigurationError
 from holdfast.model.masking import masked
 from holdfast.operate.edit import Changes, Known, masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Field, Given, Said
-from holdfast.web.filters import job_id, text
+from holdfast.web.filters import job_id, text, whole_number
 
 _FIELDS = (
     Field("id"),
@@ -36,19 +35,9 @@ def _edit(known: Known, given: Given) -> Procedure[Said]:
 def _changes(given: Given) -> Changes:
     run_after = text(given, "run_after")
     at = None if run_after is None else parse_moment(run_after, "run_after")
-    numbers = {name: _number(given, name) for name in ("priority", "max_attempts")}
+    numbers = {name: whole_number(given, name) for name in ("priority", "max_attempts")}
     arguments = parse_object(given.get("arguments") or "{}", "arguments")
     return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
-
-
-def _number(given: Given, name: str) -> int | None:
-    said = text(given, name)
-    if said is None:
-        return None
-    try:
-        return int(said)
-    except ValueError:
-        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
 
 
 def _words(given: Given) -> list[str]:

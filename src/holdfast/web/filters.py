@@ -1,14 +1,21 @@
 """Which jobs an address or a form means. The names are those of the command line's options."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from uuid import UUID
 
 from holdfast.cli.arguments import parse_span
 from holdfast.errors import ConfigurationError
+from holdfast.model.masking import is_secret_name, masked_text
 from holdfast.pages import Given
 from holdfast.store.dead import DeadFilter
-from holdfast.store.search import JobFilter
+from holdfast.store.search import JobFilter, read_field
+from holdfast.web.masking import Declared
 
-JOB_FIELDS = ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than")
+JOB_FIELDS = (
+    "state", "queue", "task", "worker", "key", "tag", "min_attempts", "field", "error", "older_than", "newer_than",
+)  # fmt: skip
+JOB_SEARCHES = ("error", "field")  # in what a viewer does not read
 BACKING_OFF = "backing_off"  # in place of a state: scheduled, after an attempt that failed
 DEAD_FIELDS = ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than")
 
@@ -22,13 +29,40 @@ def _age(given: Given, name: str) -> float | None:
     return None if said is None else parse_span(said, name)
 
 
-def job_filter(given: Given) -> JobFilter:
+def whole_number(given: Given, name: str) -> int | None:
+    said = text(given, name)
+    if said is None:
+        return None
+    try:
+        return int(said)
+    except ValueError:
+        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
+
+
+def job_filter(given: Given, masked_of: Declared) -> JobFilter:
+    """`masked_of` says which names of a task's payload nobody is to read: they cannot be searched by either."""
     state = text(given, "state")
     queue, task, key, tag, error = (text(given, name) for name in ("queue", "task", "key", "tag", "error"))
     words = () if state is None else tuple(state.split())
     states = tuple(word for word in words if word != BACKING_OFF) or None
     ages = _age(given, "older_than"), _age(given, "newer_than")
-    return JobFilter(states, queue, task, key, tag, error, *ages, BACKING_OFF in words)
+    found = JobFilter(states, queue, task, key, tag, error, *ages, BACKING_OFF in words)
+    attempts, field = whole_number(given, "min_attempts"), text(given, "field")
+    if field is not None:
+        _check_unmasked(field, masked_of(task or ""))
+    return replace(found, worker=text(given, "worker"), min_attempts=attempts, field=field)
+
+
+def _check_unmasked(said: str, masked: Collection[str]) -> None:
+    """Whoever learns which jobs have a value has read it."""
+    path, value = read_field(said)
+    for name in path:
+        if is_secret_name(name) or name in masked:
+            raise ConfigurationError(
+                f"{name[:40]!r} is masked, so that no job is found by it. Use another field"
+            )
+    if masked_text(value, names=masked) != value:
+        raise ConfigurationError("a value that looks like a secret is masked, so that no job is found by it")
 
 
 def dead_filter(given: Given) -> DeadFilter:

@@ -81,6 +81,12 @@ def hashed(token: str) -> str:
     return _HASHED + hashlib.sha256(token.encode()).hexdigest()
 
 
+def bearer_of(request: Request) -> str | None:
+    """The token that a program sends; None: it sends none."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" and token else None
+
+
 class BearerTokens:
     """`Authorization: Bearer TOKEN`, for programs: `BearerTokens({hashed("..."): Identity("ci", "viewer")})`.
 
@@ -97,10 +103,10 @@ class BearerTokens:
         }
 
     def __call__(self, request: Request) -> Identity | None:
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not token:
+        token = bearer_of(request)
+        if token is None:
             return None
-        given, found = hashed(token.strip()), None
+        given, found = hashed(token), None
         for known, who in self._known.items():  # all of them, so that time tells nothing
             if hmac.compare_digest(known, given):
                 found = who

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.operate.operator import Operator
 from holdfast.store.search import JobFilter
-from holdfast.web.calls import Call, Refusal
-from holdfast.web.filters import job_filter
+from holdfast.web.calls import Call, check_searches
+from holdfast.web.filters import JOB_SEARCHES, job_filter
 from holdfast.web.views.jobs import LINES, SOON
 
 if TYPE_CHECKING:
@@ -22,10 +21,8 @@ Lines = Mapping[UUID, tuple[str, int]]  # state and attempts of each
 
 
 def watched_list(call: Call, query: Mapping[str, str]) -> "ListWatch":
-    if query.get("error", "").strip() and not call.who.may("operator"):
-        said = f"to search by error needs the role operator, and {call.who.name} is {call.who.role}"
-        raise Refusal(HTTPStatus.FORBIDDEN, said)
-    return ListWatch(job_filter(query), json.dumps(dict(query), sort_keys=True))
+    check_searches(call, JOB_SEARCHES, query)
+    return ListWatch(job_filter(query, call.site.masked_of), json.dumps(dict(query), sort_keys=True))
 
 
 class ListWatch:

@@ -44,6 +44,7 @@ async def stream(site: "Site", call: Call) -> Response:
             _job_of(topic)
     if query and JOBS not in topics:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"a filter is for the topic {JOBS}")
+    await site.learn_masked()
     listed = watched_list(call, query) if JOBS in topics else None
     if site.streams.total() >= MOST_STREAMS:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} streams are open. Ask again later")

@@ -29,6 +29,7 @@ from holdfast.web.identity import (
     first_of,
     identify,
 )
+from holdfast.web.users import UsersFile
 
 Apps = Holdfast | Mapping[str, Holdfast]
 
@@ -52,6 +53,7 @@ class Served:
     limits: Limits | None = None  # of the doctor
     trace_url: str | None = None
     named: str | Mapping[str, str] = "MODULE:APP"  # how commands name the app
+    users: str | None = None  # a file of people and programs
 
 
 def is_loopback(host: str) -> bool:
@@ -90,20 +92,22 @@ def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     names = tuple(app) if isinstance(app, Mapping) else ("",)
     check_roles(names, served)
     local = is_loopback(served.host)
-    known = served.proxy_header is not None or served.token_hash is not None
+    people = None if served.users is None else UsersFile(served.users)
+    known = served.proxy_header is not None or served.token_hash is not None or people is not None
     if not local and not known:
         raise ConfigurationError(
             f"--host {served.host} can be reached by others, and nothing says who they are. Leave it at 127.0.0.1, "
-            "or name a proxy that checks them: --proxy-header X-Forwarded-User --proxy-address ADDRESS"
+            "name a proxy that checks them (--proxy-header X-Forwarded-User --proxy-address ADDRESS), or a file of "
+            "names: --users FILE"
         )
     login = None
-    if local:
+    if local and people is None:
         role: Role = "viewer" if served.read_only else "admin"
         login = OneTimeUrl(
             Identity(default_actor(), role),
             lambda token: say((served.host, served.port), token, "Another browser"),
         )
-    ways = {name: first_of(*_ways(name, served, login)) for name in names}
+    ways = {name: first_of(*_ways(name, served, login, people)) for name in names}
 
     async def authorize(request: Request) -> Identity | None:
         return await identify(ways[database_of(request)], request)
@@ -115,6 +119,7 @@ def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
         hosts=[*LOOPBACK, served.host, *served.allowed_hosts],
         title=served.title,
         login=login,
+        people=people,
         limits=served.limits,
         trace_url=served.trace_url,
         named=served.named,
@@ -122,14 +127,16 @@ def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     return made, login
 
 
-def _ways(database: str, served: Served, login: OneTimeUrl | None) -> list[Authorize]:
+def _ways(
+    database: str, served: Served, login: OneTimeUrl | None, people: UsersFile | None
+) -> list[Authorize]:
     ways: list[Authorize] = []
     if served.proxy_header is not None:
         roles = roles_in(database, served)
         ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))
     if served.token_hash is not None:
         ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))
-    return [*ways, login] if login is not None else ways
+    return [*ways, *(one for one in (people, login) if one is not None)]
 
 
 def say(where: tuple[str, int], token: str, what: str) -> None:

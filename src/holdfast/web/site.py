@@ -30,6 +30,7 @@ from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sig
 from holdfast.web.reading import Reading
 from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
+from holdfast.web.users import UsersFile
 
 if TYPE_CHECKING:
     from holdfast.operate.doctor.run import Diagnosis
@@ -63,6 +64,7 @@ class Site:
         secret: str | None = None,
         title: str | None = None,
         login: OneTimeUrl | None = None,
+        people: UsersFile | None = None,
         limits: Limits | None = None,
         trace_url: str | None = None,
         named: str = "MODULE:APP",
@@ -73,6 +75,7 @@ class Site:
         self.name = name  # of its database, where there are several
         self.beside: Sequence[Site] = ()  # all of them, in their order
         self.login = login
+        self.people = people
         self.attempts = attempts or Attempts()
         self.limits = limits
         self.trace_url = _checked(trace_url)

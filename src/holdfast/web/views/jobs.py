@@ -14,7 +14,7 @@ from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Page, State, View
 from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
-from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, job_filter, job_id, options, text
+from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
 from holdfast.web.views.drawn import Drawn, job_state, later
 from holdfast.web.views.overview import OLD, Numbers, numbers_of
 
@@ -26,8 +26,11 @@ SOON = 0.03  # seconds of a search: who goes on from there, by a link, has more 
 FILTERS = (
     ("queue", "Queue", ""),
     ("task", "Task", ""),
+    ("worker", "Worker", ""),
     ("key", "Key", ""),
     ("tag", "Tag", ""),
+    ("min_attempts", "Attempts at least", ""),
+    ("field", "In the payload", "customer.id=17"),
     ("error", "Text in the last error", ""),
     ("newer_than", "Created within", "15m, 2h, 3d"),
     ("older_than", "Created longer ago", "15m, 2h, 3d"),
@@ -52,7 +55,7 @@ def page(site: "Site") -> Page:
         numbers = yield from later(lambda: numbers_of(site, OLD))
         after = text(asked.query, "after")
         found = yield from Operator.list_jobs.procedure(
-            job_filter(asked.query),
+            job_filter(asked.query, site.masked_of),
             after=None if after is None else job_id(after),
             limit=LINES,
             patience=SOON if after is None else None,
@@ -80,9 +83,8 @@ def page(site: "Site") -> Page:
         command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
         return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
 
-    return Page(
-        "jobs", "Jobs", load, "Work", "jobs", searches=("error",), takes=(*JOB_FIELDS, "after", "peek")
-    )
+    takes = (*JOB_FIELDS, "after", "peek")
+    return Page("jobs", "Jobs", load, "Work", "jobs", searches=JOB_SEARCHES, takes=takes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _row(worker: WorkerLine, late_after: float) -> Row:
     late = worker.status == "alive" and worker.last_seen_seconds > late_after
     state = State("late", "dead") if late else State(worker.status, tone)
     cells: tuple[Cell, ...] = (
-        Code(worker.id),
+        Link(worker.id, "jobs", {"worker": worker.id}, code=True),
         ", ".join([worker.host, *(f"{k}={v}" for k, v in worker.labels.items())]),
         state,
         Span(worker.last_seen_seconds),
