@@ -298,7 +298,10 @@ def test_one_worker_looks_and_the_next_goes_on_where_it_stopped(
     for n in range(5):
         app.publish("order.paid", {"n": n}, headers=ACME)
     kit.run_worker()
-    kit.sql("DELETE FROM holdfast.work WHERE queue = 'webhooks'")
+    kit.sql(  # but for those that a look meets first
+        """DELETE FROM holdfast.work WHERE queue = 'webhooks' AND id NOT IN (
+               SELECT id FROM holdfast.webhook_deliveries ORDER BY endpoint_id, created_at, id LIMIT 2)"""
+    )
 
     def look() -> int:
         kit.run_worker()
@@ -308,7 +311,7 @@ def test_one_worker_looks_and_the_next_goes_on_where_it_stopped(
     for _ in range(4):
         kit.clock.advance(LOOK)
         left += [look(), look()]
-    assert left == [3, 3, 1, 1, 0, 0, 0, 0], "two at a time, and one look for all"
+    assert left == [5, 5, 3, 3, 2, 2, 2, 2], "two at a time, and one look for all"
 
 
 @pytest.mark.parametrize("ranged", [False, True], ids=["one", "range"])
