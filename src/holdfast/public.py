@@ -46,7 +46,7 @@ from .errors import (
     VerificationFailed,
     WrongConnection,
 )
-from .model.asgi import ASGI
+from .model.asgi import ASGI, Scope
 from .model.backoff import Backoff
 from .model.breaker import Breaker
 from .model.bucket import sharded_key
@@ -54,7 +54,7 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
-from .registry import Registry
+from .registry import Registry, Webhooks
 from .runtime.around import AsyncHook, Hook
 from .runtime.batch.items import Batch, Item
 from .runtime.job import Job
@@ -86,9 +86,8 @@ from .shapes.receiver.verify import (
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .shapes.webhooks.endpoints import Endpoints
-from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.model import Attempt, Delivery, Endpoint, EndpointStatus, Json, Secret
 from .shapes.webhooks.portal import PortalLimits
-from .shapes.webhooks.webhooks import Webhooks
 from .shapes.workflows.bodies import StepInfo, current_step
 from .shapes.workflows.calls import Child, Steps
 from .shapes.workflows.declare import WorkflowDecorator
@@ -101,7 +100,7 @@ from .shapes.workflows.faults import (
     WorkflowCancelled,
     WorkflowFailed,
 )
-from .shapes.workflows.handles import Run
+from .shapes.workflows.handles import Run, State
 from .shapes.workflows.messages import Message, Received, Signal
 from .shapes.workflows.steps import Step
 from .shapes.workflows.sync import SyncSteps, SyncWorkflow
@@ -118,7 +117,17 @@ from .tasks.options import EnqueueOptions, TaskOptions
 from .tasks.queueing import QueueOptions
 from .tasks.registry import Queue
 from .tasks.task import Task, TaskDecorator
-from .transport import InMessage, Source
+from .transport import (
+    Capabilities,
+    Confirmed,
+    Health,
+    InMessage,
+    OutMessage,
+    Refused,
+    RetryLater,
+    Source,
+    Transport,
+)
 
 __all__ = [
     "ASGI",
@@ -132,10 +141,12 @@ __all__ = [
     "BinariesNotFound",
     "Breaker",
     "Cancel",
+    "Capabilities",
     "Child",
     "Compatibility",
     "ConcurrencyConflict",
     "ConfigurationError",
+    "Confirmed",
     "Consumer",
     "ConsumerOptions",
     "ContinueAsNew",
@@ -150,6 +161,7 @@ __all__ = [
     "Egress",
     "EmbeddedError",
     "Endpoint",
+    "EndpointStatus",
     "Endpoints",
     "EnqueueError",
     "EnqueueOptions",
@@ -164,6 +176,7 @@ __all__ = [
     "GroupHandle",
     "GroupStatus",
     "HandlerSignal",
+    "Health",
     "Hmac",
     "Holdfast",
     "HoldfastError",
@@ -182,6 +195,7 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobSettled",
+    "Json",
     "LeaseLost",
     "Message",
     "Middleware",
@@ -192,6 +206,7 @@ __all__ = [
     "NoDatabase",
     "NonRetryable",
     "OnDecorator",
+    "OutMessage",
     "Outcome",
     "PortalLimits",
     "Projection",
@@ -206,6 +221,7 @@ __all__ = [
     "Received",
     "ReceivedMessage",
     "Receiver",
+    "Refused",
     "Registry",
     "ReplaceConflict",
     "Replay",
@@ -213,11 +229,13 @@ __all__ = [
     "ResultExpired",
     "ResultTimeout",
     "Retry",
+    "RetryLater",
     "Run",
     "Schedule",
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Scope",
     "Secret",
     "SecretUnreadable",
     "Secrets",
@@ -229,6 +247,7 @@ __all__ = [
     "Snooze",
     "Source",
     "StandardWebhooks",
+    "State",
     "Step",
     "StepFailed",
     "StepInfo",
@@ -243,6 +262,7 @@ __all__ = [
     "TaskDefinitionError",
     "TaskOptions",
     "Transaction",
+    "Transport",
     "UnboundTask",
     "UnknownEndpoint",
     "UnknownQueue",

@@ -120,6 +120,7 @@ class InMessage:
     redelivered: bool = False
 
 
+@runtime_checkable
 class Source(Protocol):
     """Reads messages of a broker. No retry and no reconnect inside: after any error it is closed and opened again."""
 

@@ -103,8 +103,8 @@ class NatsBroker(_OnServer):
         await client.close()
         return found
 
-    async def fill(self, name: str) -> str | None:
-        made = f"{name}{uuid4().hex[:8]}"
+    async def fill(self, destination: str) -> str:
+        made = f"{destination}{uuid4().hex[:8]}"
         client = await nats_client.connect(self.url)
         context = client.jetstream()
         await context.add_stream(
@@ -149,11 +149,10 @@ class RedisBroker(_OnServer):
             for _, fields in entries
         ]
 
-    async def fill(self, name: str) -> str | None:
-        made = await self.destination(name)
+    async def fill(self, destination: str) -> bool:
         async with redis.asyncio.Redis.from_url(self.url) as client:
             await client.config_set("maxmemory", "1")
-        return made
+        return True
 
     async def thaw(self) -> None:
         await super().thaw()
@@ -199,8 +198,8 @@ class RabbitBroker(_OnServer):
                 found.append(InMessage(str(message.message_id), message.body, None, source=destination))
         return found
 
-    async def fill(self, name: str) -> str | None:
-        made = await self._declare(name, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    async def fill(self, destination: str) -> str:
+        made = await self._declare(destination, **{"x-max-length": 1, "x-overflow": "reject-publish"})
         async with await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()
             await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
@@ -262,8 +261,8 @@ class KafkaBroker:
     async def slow(self) -> None:
         self.server.ask("slow", 100)
 
-    async def fill(self, name: str) -> str | None:
-        return None
+    async def fill(self, destination: str) -> bool:
+        return False
 
 
 def read_topic(servers: str, topic: str) -> list[InMessage]:
@@ -369,8 +368,8 @@ class SqsBroker(_OnServer):
         self._proxy.throttle(None)
         self._ask_for_rights("inf")
 
-    async def fill(self, name: str) -> str | None:
-        return None
+    async def fill(self, destination: str) -> bool:
+        return False
 
     def end(self) -> None:
         self._proxy.close()
@@ -427,8 +426,8 @@ class HttpBroker(_OnServer):
             for one in found
         ]
 
-    async def fill(self, name: str) -> str | None:
-        return await self._make(f"full-{name}{uuid4().hex[:8]}")
+    async def fill(self, destination: str) -> str:
+        return await self._make(f"full-{destination}{uuid4().hex[:8]}")
 
 
 class HoldfastBroker:
@@ -446,7 +445,7 @@ class HoldfastBroker:
         wrong = psycopg.conninfo.make_conninfo(**{**info, "user": "nobody_of_that_name", "password": SECRET})
         return holdfast_database(wrong), SECRET
 
-    async def destination(self, name: str) -> str:
+    def destination(self, name: str) -> str:
         return f"{name}{uuid4().hex[:8]}"
 
     def missing(self) -> str | None:
@@ -480,8 +479,8 @@ class HoldfastBroker:
     async def slow(self) -> None:
         self._proxy.throttle(500)
 
-    async def fill(self, name: str) -> str | None:
-        return None
+    async def fill(self, destination: str) -> bool:
+        return False
 
     def end(self) -> None:
         self._proxy.close()

@@ -110,6 +110,17 @@ class TestRabbitQuorum(transport_conformance(_quorum)):  # type: ignore[misc]
     """RabbitMQ with quorum queues."""
 
 
+def test_a_broker_need_not_be_slow_nor_ask_who_it_is() -> None:
+    """Only the agreed members: the tests of the others are skipped."""
+    whole = _http()
+    few = type("Few", (), {"transport": whole.transport, "thaw": whole.thaw})
+    suite = transport_conformance(few)()
+    for name in ("slow_server_is_waited_for", "wrong_credentials_are_an_error_that_tells_no_secret"):
+        (test,) = (getattr(suite, n) for n in dir(suite) if n.endswith(name))
+        with pytest.raises(pytest.skip.Exception, match=r"Few has no (slow|wrong_credentials)"):
+            test()
+
+
 class TestHoldfast(transport_conformance(lambda: _brokers["holdfast"])):  # type: ignore[misc]
     """Another Holdfast database."""
 

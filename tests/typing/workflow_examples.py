@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-
-from typing_extensions import TypedDict
+from typing import TypedDict
 
 from holdfast import (
     AsyncTransaction,
@@ -18,7 +17,7 @@ from holdfast import (
     current_step,
     event,
 )
-from holdfast.testing.workflows import WorkflowKit
+from holdfast.testing import WorkflowKit
 
 app = Registry()
 
@@ -198,6 +197,13 @@ async def test_printing(kit: WorkflowKit) -> None:
         pages: int = await kit.arun(printing.start(1, pages=2))
     async for entries in kit.histories(printing, limit=10):
         print([entry.key for entry in entries], pages)
+
+
+def test_checkout(kit: WorkflowKit) -> None:
+    assert kit.run(checkout.start(1, cents=5), skip_time=True).startswith("ch_1")
+    report = kit.crash_everywhere(lambda: checkout.start(2, cents=5))
+    report.assert_same()
+    assert report.repeats["reserve_stock"] == 1  # a Transaction step is never repeated once it committed
 
 
 # From the outside ------------------------------------------------------------------------------------------------------

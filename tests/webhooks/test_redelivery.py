@@ -198,7 +198,8 @@ def test_where_a_function_says_whose_an_event_is_only_what_failed_is_a_range(
     site.answer = lambda _: OK
     hooks.endpoints.update(made.id, tenant="acme", status="active")
     for only in ("missing", "all"):
-        with pytest.raises(Refused, match=f'only="{only}" needs a header .* Use only="failed"'):
+        said = f'only="{only}" needs a header .* Use only="failed", or hooks.replay'
+        with pytest.raises(Refused, match=said):
             hooks.redeliver_range(made.id, tenant="acme", since=0, only=only)
     assert hooks.redeliver_range(made.id, tenant="acme", since=0) == 1
 
@@ -207,6 +208,24 @@ def test_where_a_function_says_whose_an_event_is_only_what_failed_is_a_range(
         return len(settled(hooks, "delivered")) == 1
 
     wait_until(delivered, "it is delivered")
+
+
+def test_where_a_function_says_whose_an_event_is_a_replay_sends_what_is_missing(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    kit.database.settings = STEADY
+    hooks = hooks_of(app, site, tenant=lambda event: event.data["whose"])
+    kit.create_queues()
+    kit.run_worker()
+    hooks.endpoints.create(tenant="acme", url=site.url("/early"))
+    for whose in ("acme", "globex", "acme"):
+        app.publish("order.paid", {"whose": whose})
+    kit.run_worker()
+    late = hooks.endpoints.create(tenant="acme", url=site.url("/late"))
+    hooks.replay(0)
+    kit.run_worker()
+    assert len(hooks.deliveries(tenant="acme", endpoint=late.id)) == 2, "its own, and nothing of globex"
+    assert len(hooks.deliveries(tenant="acme")) == 4, "the other gets nothing a second time"
 
 
 def test_a_range_goes_at_its_rate_and_waits_for_an_endpoint_that_is_paused(

@@ -90,6 +90,13 @@ async def test_an_album_waits_for_all_of_its_jobs(kit: Kit) -> None:
 
 
 @pytest.mark.long
+def test_a_checkout_ends_the_same_wherever_its_owner_is_lost(holdfast_kit: Callable[..., Kit]) -> None:
+    kit = holdfast_kit(Holdfast("postgresql://unused.invalid/none", include=[shop.app]), QUICK)
+    kit.sql("CREATE TABLE stock (order_id int PRIMARY KEY, reserved int NOT NULL DEFAULT 0)")
+    shop.test_checkout(kit.workflows)
+
+
+@pytest.mark.long
 async def test_a_subscription_goes_on_for_more_than_a_year(kit: Kit) -> None:
     run = await shop.subscription.using(id="sub:1").astart(5)
     await kit.arun_worker()

@@ -17,6 +17,7 @@ from holdfast import (
     Workflow,
     WorkflowFailed,
     WorkflowType,
+    current_step,
     failpoints,
 )
 from holdfast.testing import Kit
@@ -244,6 +245,30 @@ def test_a_body_that_must_not_run_twice_is_found(shop: Shop) -> None:
     with pytest.raises(AssertionError, match=r"without a crash: \['paid 1 times', 'A4'\]") as raised:
         report.assert_same()
     assert "record.before#1: ['paid 2 times', 'A4']" in str(raised.value)
+
+
+def test_what_has_the_id_of_its_run_in_it_is_the_same_all_the_same(app: Holdfast, kit: Kit) -> None:
+    """Every run has an id of its own, and so have the keys that its steps give to others."""
+
+    async def pay() -> str:
+        return f"ch_{current_step().idempotency_key}"
+
+    @app.workflow()
+    async def payment(wf: Workflow) -> dict[str, object]:
+        return {"charge": [await wf.step(pay)], "run": str(wf.run_id)}
+
+    kit.create_queues()
+
+    def effects(run: Run[dict[str, object]]) -> object:
+        return run.run_id, {str(run.run_id)}
+
+    report = kit.workflows.crash_everywhere(
+        payment.start, effects=effects, points=["claim.after", "settle.before"]
+    )
+    report.assert_same()
+    assert len(report.outcomes) > 2
+    wanted = {"charge": ["ch_<run_id>:" + next(iter(report.repeats))], "run": "<run_id>"}
+    assert report.outcomes[""] == (wanted, ("<run_id>", {"<run_id>"}))
 
 
 def test_a_start_that_gives_the_same_run_is_refused(shop: Shop) -> None:

@@ -169,6 +169,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "accept_run": lambda of, at: command(
         "holdfast", "workflow", "retry", str(of["id"]), "--accept", "--app", at.app
     ),
+    "drop_signal": _holdfast("workflow", "retry", "{id}", "--drop-signal"),
     "signal_run": lambda of, _: command(
         "holdfast", "workflow", "signal", str(of["id"]), of["signal"], "JSON"
     ),

@@ -6,10 +6,14 @@ import sys
 import types
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, Never, NoReturn, Protocol, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Protocol, get_args, get_origin
 
 from ..model.shown import short
+from . import typed_dicts
 from .payload import deeper_than, shown
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 # pydantic writes 255 levels and reads 200: refuse at enqueue what a worker could not read.
 MODEL_DEPTH = 180
@@ -142,17 +146,16 @@ class PydanticConverter:
     __slots__ = ("_adapter", "_error")
 
     def __init__(self, annotation: Any) -> None:
-        from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+        from pydantic import PydanticUserError, ValidationError
 
         self._error = ValidationError
-        config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
         try:
             try:
-                self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
+                self._adapter = _adapter(annotation)
             except PydanticUserError as error:
-                if error.code != "type-adapter-config-unused":  # models and dataclasses bring their own
+                if error.code != "typed-dict-version" or not typed_dicts.adopt(annotation):
                     raise
-                self._adapter = TypeAdapter(annotation)
+                self._adapter = _adapter(annotation)
         except (PydanticUserError, TypeError, NameError) as error:
             raise Unsupported(str(error).split("\n", 1)[0]) from error
 
@@ -206,6 +209,18 @@ class PydanticConverter:
             return self._adapter.json_schema()
         except Exception:  # noqa: BLE001 of types with validators of the user's own
             return None
+
+
+def _adapter(annotation: Any) -> "TypeAdapter[Any]":
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+
+    config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    try:
+        return TypeAdapter(annotation, config=config)
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":  # models and dataclasses bring their own
+            raise
+        return TypeAdapter(annotation)
 
 
 class MsgspecConverter:

@@ -10,8 +10,19 @@ def test_receipt(holdfast_kit):
     kit.run_projections()                        # until all events are read; runs no job
 """
 
+from ..shapes.workflows.checking import Divergence
 from .conformance import Broker, transport_conformance
 from .kit import Kit
 from .servers import TestServer
+from .workflows import CrashReport, StillWaiting, WorkflowKit
 
-__all__ = ["Broker", "Kit", "TestServer", "transport_conformance"]
+__all__ = [
+    "Broker",
+    "CrashReport",
+    "Divergence",
+    "Kit",
+    "StillWaiting",
+    "TestServer",
+    "WorkflowKit",
+    "transport_conformance",
+]

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID, uuid4
 
@@ -20,19 +20,19 @@ _PATIENT = 60.0  # seconds after which something that must come to an end is sai
 
 
 class Broker(Protocol):
-    """A real server that can be broken. One that takes seconds for a hundred messages has the attribute `small = True`: it
-    gets a few."""
+    """A real server that can be broken. What it may have beside these members, each with a test that is skipped without it:
+
+    `async def slow(self) -> None`: alive, but every reply takes a good part of a second from now on, until thaw().
+    `def wrong_credentials(self) -> tuple[Transport, str] | None`: a transport that may not enter, and the secret that no
+    error may tell; None: the server asks for none.
+    `small = True`: it takes seconds for a hundred messages, so it gets a few."""
 
     def transport(self) -> Transport:
         """A new one each time. It refuses destinations that do not exist, where it can."""
         ...
 
-    def wrong_credentials(self) -> tuple[Transport, str] | None:
-        """One that may not enter, and the secret that no error may tell; None: the server asks for none."""
-        ...
-
-    async def destination(self, name: str) -> str:
-        """A new and empty one."""
+    def destination(self, name: str) -> str | Awaitable[str]:
+        """A new and empty one; with `async def` too."""
         ...
 
     def missing(self) -> str | None:
@@ -51,13 +51,24 @@ class Broker(Protocol):
 
     async def thaw(self) -> None: ...
 
-    async def slow(self) -> None:
-        """Alive, but every reply takes a good part of a second from now on, until thaw()."""
+    async def fill(self, destination: str) -> bool | str | None:
+        """Leave it no room, and return True; or return the name of another that has none. False or None: it cannot be."""
         ...
 
-    async def fill(self, name: str) -> str | None:
-        """A destination that has no room; None: there is no such thing."""
-        ...
+
+async def _destination(server: Broker, name: str) -> str:
+    made = server.destination(name)
+    return made if isinstance(made, str) else await made
+
+
+def _optional(server: Broker, name: str) -> Any:
+    """A member that not every broker has; without it the test is skipped."""
+    found = getattr(server, name, None)
+    if found is None:
+        import pytest
+
+        pytest.skip(f"{type(server).__name__} has no {name}()")
+    return found
 
 
 def _fewer(server: Broker, count: int) -> int:
@@ -185,7 +196,7 @@ def transport_conformance(broker: Callable[[], Broker]) -> type[Any]:
 
 
 async def _stores(server: Broker, transport: Transport) -> None:
-    to = await server.destination("stores")
+    to = await _destination(server, "stores")
     messages = [_message(to, n, f"k{n % 50}") for n in range(1, _fewer(server, 301))]
     sender = Sender(transport)
     await sender.send(messages)
@@ -195,14 +206,14 @@ async def _stores(server: Broker, transport: Transport) -> None:
 
 
 async def _orders(server: Broker, transport: Transport) -> None:
-    to = await server.destination("orders")
+    to = await _destination(server, "orders")
     messages = [_message(to, n, f"k{n % 7}") for n in range(1, _fewer(server, 141))]
     await Sender(transport).send(messages)
     _check_order(await server.read(to), messages)
 
 
 async def _repeats(server: Broker, transport: Transport) -> None:
-    to = await server.destination("repeats")
+    to = await _destination(server, "repeats")
     messages = [_message(to, n, f"k{n}") for n in range(1, 4)]
     sender = Sender(transport)
     await sender.send(messages)
@@ -217,7 +228,7 @@ async def _repeats(server: Broker, transport: Transport) -> None:
 
 async def _killed(server: Broker, transport: Transport) -> None:
     """Once while a batch is on its way, and once between two."""
-    to = await server.destination("killed")
+    to = await _destination(server, "killed")
     keys = [f"k{n % 5}" for n in range(60)] + [f"one{n}" for n in range(_fewer(server, 200))]
     messages = [_message(to, n, key) for n, key in enumerate(keys, 1)]
     sender = Sender(transport)
@@ -245,7 +256,7 @@ async def _killed(server: Broker, transport: Transport) -> None:
 
 
 async def _frozen(server: Broker, transport: Transport) -> None:
-    to = await server.destination("frozen")
+    to = await _destination(server, "frozen")
     messages = [_message(to, n, f"k{n % 3}") for n in range(1, 31)]
     sender = Sender(transport, timeout=1.0)
 
@@ -275,11 +286,12 @@ async def _frozen(server: Broker, transport: Transport) -> None:
 
 async def _slow(server: Broker, transport: Transport) -> None:
     """Slow is not dead: nothing is given up, sent twice or passed by another of its key."""
-    to = await server.destination("slow")
+    slow = _optional(server, "slow")
+    to = await _destination(server, "slow")
     messages = [_message(to, n, f"k{n % 5}") for n in range(1, _fewer(server, 31))]
     sender = Sender(transport, timeout=_PATIENT)
     await sender.once([])
-    await server.slow()
+    await slow()
     await sender.send(messages)
     assert sender.unknown == 0, "it was given up"
     await server.thaw()
@@ -292,7 +304,7 @@ async def _missing(server: Broker, transport: Transport) -> None:
     nowhere = server.missing()
     if nowhere is None:
         return
-    to = await server.destination("there")
+    to = await _destination(server, "there")
     sender = Sender(transport)
     batch = [_message(to, 1, "a"), _message(nowhere, 2, "b"), _message(to, 3, "c")]
     outcomes = await sender.once(batch)
@@ -303,7 +315,7 @@ async def _missing(server: Broker, transport: Transport) -> None:
 
 
 async def _too_large(server: Broker, transport: Transport) -> None:
-    to, other = await server.destination("large"), await server.destination("beside")
+    to, other = await _destination(server, "large"), await _destination(server, "beside")
     most = transport.capabilities.max_bytes
     event_id = uuid4()
     room = most - len(_body(event_id, 2))
@@ -322,16 +334,18 @@ async def _too_large(server: Broker, transport: Transport) -> None:
 
 
 async def _full(server: Broker, transport: Transport) -> None:
-    to = await server.fill("full")
-    if to is None:
+    to = await _destination(server, "full")
+    filled = await server.fill(to)
+    if not filled:
         return
+    to = filled if isinstance(filled, str) else to
     outcomes = await Sender(transport).once([_message(to, 1_000_000, "k")])
     assert isinstance(outcomes[0], RetryLater), outcomes[0]
     assert not outcomes[0].unknown
 
 
 async def _leaks(server: Broker, transport: Transport) -> None:
-    to = await server.destination("leaks")
+    to = await _destination(server, "leaks")
     sender = Sender(transport)
     await sender.send([_message(to, 1, "k")])
     await sender.close()
@@ -346,7 +360,7 @@ async def _leaks(server: Broker, transport: Transport) -> None:
 
 
 async def _credentials(server: Broker, transport: Transport) -> None:
-    found = server.wrong_credentials()
+    found = _optional(server, "wrong_credentials")()
     if found is None:
         return
     wrong, secret = found
@@ -361,7 +375,7 @@ async def _credentials(server: Broker, transport: Transport) -> None:
 
 
 async def _checks(server: Broker, transport: Transport) -> None:
-    to = await server.destination("checks")
+    to = await _destination(server, "checks")
     assert not (await transport.check([to])).ok, "it is not open"
     await transport.open()
     health = await transport.check([to])

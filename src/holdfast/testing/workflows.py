@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -31,6 +32,7 @@ from . import lint, waiting
 
 P = ParamSpec("P")
 T = TypeVar("T")
+RUN_ID = "<run_id>"
 STICKY = 0.05  # seconds that a wait stays in memory: a test has no use for a run that rests
 _LOOKS = 10_000
 _ENDED = ("completed", "failed", "cancelled", "terminated")
@@ -58,9 +60,9 @@ class CrashReport:
     """What crash_everywhere() saw. A boundary is a place and a number: `record.before#2` is the second record, unwritten."""
 
     boundaries: list[str]
-    outcomes: dict[
-        str, object
-    ]  # boundary -> what came of the run, and its effects; "" is the run that nothing befell
+    # boundary -> what came of the run, and its effects; "" is the run that nothing befell. Each is another run: where its
+    # run_id would stand, as in an idempotency key, there stands RUN_ID.
+    outcomes: dict[str, object]
     repeats: dict[str, int]  # step key -> how often its body ran in one run, at most
 
     def assert_same(self) -> None:
@@ -257,6 +259,19 @@ class WorkflowKit:
         return None if row["ahead"] is None else max(float(row["ahead"]), 0.0) + 0.001
 
 
+def _unnamed(value: Any, run_id: UUID) -> Any:
+    """The value with RUN_ID for the id of the run, also within texts and containers."""
+    if value == run_id:
+        return RUN_ID
+    if isinstance(value, str):
+        return value.replace(str(run_id), RUN_ID)
+    if isinstance(value, dict):
+        return {_unnamed(key, run_id): _unnamed(one, run_id) for key, one in value.items()}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_unnamed(one, run_id) for one in value)
+    return value
+
+
 class _Crashes:
     def __init__(self, workflows: WorkflowKit, effects: Callable[[Run[Any]], object] | None) -> None:
         self._workflows = workflows
@@ -293,7 +308,8 @@ class _Crashes:
             for point in points:
                 failpoints.disarm(point)
         self.repeats |= ran
-        return outcome if self._effects is None else (outcome, self._effects(run))
+        found = outcome if self._effects is None else (outcome, self._effects(run))
+        return _unnamed(found, run.run_id)
 
     def _outcome(self, run: Run[Any]) -> object:
         try:

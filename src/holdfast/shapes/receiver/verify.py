@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ...errors import InvalidMessage, TaskDefinitionError, VerificationFailed
 from ...model import signing
@@ -36,6 +36,7 @@ class Verified:
     key_id: str | None = None
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Says whether a request is genuine, and what its id is."""
 

@@ -221,7 +221,8 @@ class Acts:
             raise Refused(
                 "tenant_function",
                 f'only="{only}" needs a header that says whose an event is, and tenant= is a function here. '
-                'Use only="failed", or redeliver them one by one',
+                'Use only="failed", or hooks.replay(since, until): it asks the function, and sends each endpoint what it '
+                "wants and was not sent",
             )
         place = asked.Range(endpoint, only, header, since, until, None if rate is None else rate.per_second)
 

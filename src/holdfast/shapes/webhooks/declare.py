@@ -2,8 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
 from ...db.database import Database
@@ -24,16 +24,17 @@ from ...transport import MissingExtra
 from .checking import CONCURRENCY
 from .deliver import Deliverer
 from .fan_out import FanOut
+from .model import Json
 from .ranges import Ranges
 from .service import Upkeep
 from .spec import DAY, MOST_ATTEMPTS, SCHEDULE, Format, Spec
 from .store import ORDERED, QUEUE
-from .webhooks import Webhooks
 
 if TYPE_CHECKING:
     from ..events.event import Event
     from ..events.verbs import Followed
 
+WebhooksT = TypeVar("WebhooksT")
 KIND = "webhooks"
 NAME = "webhooks"
 TASK = "holdfast.webhook"
@@ -41,10 +42,11 @@ _SPARE = 15.0  # seconds of a job beside its request, and beside that of another
 _MOST_KEPT = 30 * DAY
 
 
-class Hooking(TaskRegistry):
-    """The part of a registry that declares webhooks."""
+class Hooking(TaskRegistry, Generic[WebhooksT]):
+    """The part of a registry that declares webhooks; whoever puts it together says what they are."""
 
     if TYPE_CHECKING:
+        _webhooks: Callable[[Spec, Followed, Callable[[], Database]], WebhooksT]
 
         def _follow(self, follower: Follower) -> Followed: ...
         def _event_of(self, row: LogRow, era: int) -> Event[Any]: ...
@@ -59,12 +61,12 @@ class Hooking(TaskRegistry):
         schedule: Sequence[Duration] = SCHEDULE,
         disable_after: Duration = 5 * DAY,
         egress: Egress | None = None,
-        payload: "Callable[[Event[Any]], Mapping[str, Any]] | Format" = "standard",
+        payload: "Callable[[Event[Any]], Json] | Format" = "standard",
         retention: Duration = 30 * DAY,
         keep_body: bool = False,
         start: Start = "now",
         as_version: Sequence[type] = (),
-    ) -> Webhooks:
+    ) -> WebhooksT:
         """Send events to the endpoints of tenants: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`.
 
         `tenant`: the header of an event that says whose it is, or a function of the event; None is nobody's. `schedule`: the
@@ -107,7 +109,7 @@ class Hooking(TaskRegistry):
         }
         self._declare(analyse(deliver, locals()), options)
         self._things.setdefault(KIND, {})[NAME] = (spec, deliverer)
-        return Webhooks(spec, followed, self._database_of_app)
+        return self._webhooks(spec, followed, self._database_of_app)
 
     def _database_of_app(self) -> Database:
         return cast(AppProducer, self._binding.require(TASK)).database

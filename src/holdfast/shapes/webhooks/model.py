@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from ...model.queue import Rate
 from ...model.sealing import Hidden
 
+Json: TypeAlias = Mapping[str, Any]
 EndpointStatus = Literal["active", "paused", "disabled"]
 DeliveryStatus = Literal["pending", "delivered", "failed", "cancelled"]
 Cause = Literal["event", "redelivery", "ping"]

@@ -1,8 +1,9 @@
-"""What `app.webhooks(...)` makes: its endpoints, their deliveries, and the subscription behind them."""
+"""What `app.webhooks(...)` makes beside a subscription: its endpoints and their deliveries.
+
+`holdfast.registry` puts the two together, since shapes do not know each other."""
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...db.database import Database
@@ -17,31 +18,16 @@ from .model import Delivery, DeliveryStatus
 from .portal import Authorize, Portal, PortalLimits
 from .spec import Spec
 
-if TYPE_CHECKING:
-    from ..events.verbs import Followed
-
 _Found = list[Delivery]
 
 
-class Webhooks:
+class Hooks:
     """`hooks = app.webhooks(on=["order.*"])`, then `hooks.endpoints.create(...)`."""
 
-    def __init__(self, spec: Spec, subscription: "Followed", database: Callable[[], Database]) -> None:
+    def __init__(self, spec: Spec, database: Callable[[], Database]) -> None:
         self._spec = spec
         self._database = database
-        self.subscription = subscription  # of the log: pause(), resume(), reset(), failures()
         self.endpoints = Endpoints(spec, database)
-
-    @property
-    def name(self) -> str:
-        return self.subscription.name
-
-    def lag(self) -> tuple[int, float]:
-        """How far the fan-out is behind the log: events, seconds."""
-        return self.subscription.lag()
-
-    async def alag(self) -> tuple[int, float]:
-        return await self.subscription.alag()
 
     @property
     def _acts(self) -> Acts:
@@ -126,6 +112,3 @@ class Webhooks:
                 f"portal() needs a function that returns the tenant, not {shown(authorize)}"
             )
         return Portal(self._spec, self._database, authorize, limits or PortalLimits()).asgi
-
-    def __repr__(self) -> str:
-        return f"Webhooks({self.name!r})"

@@ -231,6 +231,9 @@ def retry_command(
             "--accept", help="Go on with the app's code: what that does not ask for loses its place."
         ),
     ] = False,
+    drop_signal: Annotated[
+        bool, typer.Option("--drop-signal", help="Go on without the signal that its code cannot take.")
+    ] = False,
     workflow: WorkflowOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --accept: say what, and change nothing.")
@@ -241,6 +244,12 @@ def retry_command(
     operator: Operator,
 ) -> Shown[Any]:
     """Try a run again that failed or parted from its code. Failed steps at the end of its history are made again."""
+    if accept and drop_signal:
+        raise ConfigurationError("give --accept or --drop-signal, not both: each is for another kind of run")
+    if drop_signal:
+        confirm(f"drop the signal for which run {run} was set aside", yes)
+        act = _verbs(operator).drop_signal(run, workflow=workflow)
+        return _done(act, f"{_as_subject(act)} goes on without that signal: {act.about[0]} is dropped.")
     if accept:
         return _accept(run, workflow, dry_run, yes, where, _verbs(operator))
     if dry_run:
@@ -293,6 +302,8 @@ def fork_command(
     made = _verbs(operator).fork(run, step, new_id=new_id, version=version, workflow=workflow)
     kept = several(len(made.kept), "record")
     text = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}: {kept} kept, made again from {made.step} on."
+    if made.left_out is not None:
+        text += f" It does not get the signal {made.left_out} that the old one could not take."
     answer = {
         "run": made.run_id,
         "workflow": made.run.workflow,

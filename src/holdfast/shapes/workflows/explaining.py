@@ -10,6 +10,7 @@ from ...operate.wording import cut, moment, span
 from ...store.statement import Flow
 from . import runs
 from .bars import FAR, waits_for
+from .messages import unfit
 from .runs import Retrying, RunView
 
 _WAITING = frozenset({"suspended", "snoozed", "scheduled", "waits"})
@@ -39,7 +40,10 @@ def _reasons(run: RunView, trying: Sequence[Retrying]) -> Iterator[Reason]:
             yield Reason(f"run_{run.state}", f"{the} was {run.state} at {moment(run.ended_at)}{why}", [show])
         return
     if run.state == "diverged":
-        advice = [_do(run, "retry"), advise("accept_run", id=run.run_id)]
+        if unfit(run.hold_reason):
+            advice = [advise("drop_signal", id=run.run_id)]
+        else:
+            advice = [_do(run, "retry"), advise("accept_run", id=run.run_id)]
         yield Reason("run_diverged", f"{the} is set aside: {cut(run.hold_reason, 400)}", advice)
     if run.paused_at is not None:
         yield Reason("run_paused", f"{the} is paused since {moment(run.paused_at)}.", [_do(run, "resume")])

@@ -21,9 +21,9 @@ class Act:
 
     run: RunView  # as it stood before
     changed: bool
-    about: tuple[
-        str, ...
-    ] = ()  # terminate: compensations that are not run; retry: steps that are made again; accept: records without a place
+    # terminate: compensations that are not run; retry: steps that are made again; accept: records without a place;
+    # drop_signal: its name
+    about: tuple[str, ...] = ()
 
 
 def find_one(given: str, workflow: str | None) -> Flow[RunView]:

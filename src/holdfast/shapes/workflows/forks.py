@@ -18,6 +18,7 @@ class Forked:
     kept: tuple[str, ...]  # the keys of those that it was given
     run_id: UUID
     id: str
+    left_out: str | None = None  # the signal for which the old one was set aside
 
 
 def kept(run: RunView, entries: Sequence[Entry], step: str) -> tuple[Entry, list[Entry]]:

@@ -1,6 +1,9 @@
 """Signals: what is sent to a run, checked when it is sent and typed when it is received."""
 
+import ast
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -88,9 +91,40 @@ class Received(Generic[T_co]):
         return f"Received({shown(self._value)})" if self.arrived else "Received(nothing in time)"
 
 
-def taken(signal: Signal[T], result: str | None) -> Received[T]:
-    """The message of a record; Misfit when its payload is not of the signal's type."""
+class SignalMisfit(Misfit):
+    """A signal that was taken has a payload that is not of its type: SQL and other languages send what they like."""
+
+    def __init__(self, signal: Signal[Any], number: int, key: str, error: Misfit) -> None:
+        super().__init__(
+            f"the payload of signal {signal.name!r}, number {number} that {key!r} took, does not fit the code: {error}"
+        )
+
+
+_UNFIT = re.compile(
+    "diverged: the payload of signal .+?, number ([0-9]+) that (.+?) took, does not fit the code: "
+)
+
+
+def unfit(reason: str | None) -> tuple[str, int] | None:
+    """Of a run that was set aside for such a signal: the key of the call that took it, and which of those that it took."""
+    found = _UNFIT.search(reason or "")  # how it was set aside may stand before it
+    return (ast.literal_eval(found[2]), int(found[1])) if found else None
+
+
+def taken(signal: Signal[T], key: str, result: str | None) -> Received[T]:
+    """The message of a record; SignalMisfit when its payload is not of the signal's type."""
     found = json.loads(result or "{}")
     sent = found.get("sent_at")
     at = datetime.fromisoformat(sent) if sent else None
-    return Received(True, signal._load(found.get("value")), at, found.get("key"))
+    (value,) = loaded(signal, key, [found.get("value")])
+    return Received(True, value, at, found.get("key"))
+
+
+def loaded(signal: Signal[T], key: str, values: Sequence[Any]) -> list[T]:
+    made = []
+    for number, value in enumerate(values, 1):
+        try:
+            made.append(signal._load(value))
+        except Misfit as error:
+            raise SignalMisfit(signal, number, key, error) from None
+    return made

@@ -208,6 +208,25 @@ SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid A
 -- $1 run, $2 the keys of what it is given, $3 the key from which on it is made again, $4 id, $5 version
 SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
 
+-- name: workflow_drop_signal
+-- A signal that code cannot take is dropped. The call that took it is asked again, and whatever else it took is unread again.
+-- $1 run, $2 the key of that call, $3 which of those that it took
+WITH bad AS MATERIALIZED (
+    SELECT s.seq FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.taken_by = $2 ORDER BY s.seq OFFSET $3::int - 1 LIMIT 1
+), others AS (
+    UPDATE holdfast.workflow_signals s SET taken_by = NULL FROM bad b WHERE s.run_id = $1::uuid AND s.taken_by = $2 AND s.seq <> b.seq
+), record AS (
+    DELETE FROM holdfast.workflow_steps s USING bad WHERE s.run_id = $1::uuid AND s.key = $2
+)
+DELETE FROM holdfast.workflow_signals s USING bad b WHERE s.run_id = $1::uuid AND s.seq = b.seq RETURNING s.name;
+
+-- name: workflow_leave_out
+-- A run that was forked does not get the signal for which the old one was set aside.
+-- $1 the new run, $2 the old one, $3 the key of the call that took it there, $4 which of those that it took
+DELETE FROM holdfast.workflow_signals s
+WHERE s.run_id = $1::uuid AND s.seq = (SELECT o.seq FROM holdfast.workflow_signals o WHERE o.run_id = $2::uuid AND o.taken_by = $3 ORDER BY o.seq OFFSET $4::int - 1 LIMIT 1)
+RETURNING s.name;
+
 -- name: workflow_retrying
 -- $1 run
 SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.outcome = 'retrying' ORDER BY s.n LIMIT 5;

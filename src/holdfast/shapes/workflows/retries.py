@@ -16,6 +16,7 @@ from .declare import KIND
 from .drive import Code
 from .finding import Act, ended_already, find_one, named_in_audit
 from .journal import History
+from .messages import unfit
 from .runs import RunView
 from .timeline import timeline
 
@@ -66,6 +67,48 @@ def accept(
         return Act(found, True, keys)
 
     return Act(found, False, keys) if dry_run else (yield from run(flow))
+
+
+def drop_signal(given: str, *, workflow: str | None = None) -> Procedure[Act]:
+    """A run that was set aside for a signal that its code cannot take goes on without it: it waits for the next one. The
+    name of the signal is in `about`."""
+    who = yield from actor()
+
+    def flow() -> Flow[Act]:
+        found = yield from find_one(given, workflow)
+        yield from runs.hold(found.run_id)
+        _check_set_aside(found)
+        bad = unfit(found.hold_reason)
+        if bad is None:
+            raise Refused(
+                "no_bad_signal",
+                f"run {found.id!r} of {found.workflow} was not set aside for a signal: {found.hold_reason}",
+            )
+        yield from _check_last(found, bad[0])
+        if not (yield from runs.take_up(found)):
+            raise _moved(found)
+        name = yield from runs.drop_signal(found.run_id, *bad)
+        if name is None:
+            raise _moved(found)
+        yield from wake([found.queue])
+        more = {"dropped_signal": name, "taken_by": bad[0]}
+        yield from audit(who, "workflow retry", {**named_in_audit(found), **more}, 1)
+        return Act(found, True, (name,))
+
+    return (yield from run(flow))
+
+
+def _check_last(found: RunView, key: str) -> Flow[None]:
+    """Code that has gone on with a signal cannot be without it."""
+    era = [entry for entry in (yield from timeline(found.run_id)) if entry.era == found.era]
+    for taken in (entry for entry in era if entry.key == key and entry.ordinal is not None):
+        later = [e.key for e in era if e.scope == taken.scope and (e.ordinal or 0) > (taken.ordinal or 0)]
+        if later:
+            raise Refused(
+                "signal_used",
+                f"run {found.id!r} of {found.workflow} went on with that signal: {', '.join(later)} came after it. Let the "
+                "code take what was sent, or fork the run from that call",
+            )
 
 
 def _failed(found: RunView) -> Flow[list[str]]:

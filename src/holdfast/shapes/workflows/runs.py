@@ -168,6 +168,19 @@ def reopen(run_id: UUID) -> Statement[None]:
     return named("workflow_reopen_now", (run_id,), nothing)
 
 
+def drop_signal(run_id: UUID, key: str, number: int) -> Statement[str | None]:
+    """The name of the signal that is gone; None: the call has taken fewer."""
+    return named("workflow_drop_signal", (run_id, key, number), _name)
+
+
+def leave_out(new: UUID, old: UUID, key: str, number: int) -> Statement[str | None]:
+    return named("workflow_leave_out", (new, old, key, number), _name)
+
+
+def _name(rows: Sequence[Row]) -> str | None:
+    return str(rows[0][0]) if rows else None
+
+
 class Retrying(NamedTuple):
     """A step that failed and is tried again."""
 

@@ -17,6 +17,7 @@ from .bodies import Options, Result, StepInfo, TooLarge, call, detail_text, erro
 from .core import UNDECIDED, Core, Scope, cancelled, current
 from .faults import Diverged, Evicted, NonRetryable, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
+from .messages import SignalMisfit
 from .records import MOST_LATER
 from .replay import Place
 
@@ -59,9 +60,13 @@ class Step(Generic[T_co]):
         try:
             return self._decode(row)
         except Misfit as error:
-            wrong = Diverged(f"diverged: the recorded result of {self.key!r} does not fit the code: {error}")
+            what = error if isinstance(error, SignalMisfit) else self._unread(error)
+            wrong = Diverged(f"diverged: {what}")
             self._core.stop(wrong, Held(str(wrong)))
             raise wrong from None
+
+    def _unread(self, error: Misfit) -> str:
+        return f"the recorded result of {self.key!r} does not fit the code: {error}"
 
     async def _settled(self) -> Stored:
         """The record of its end, which is made if it is not there."""

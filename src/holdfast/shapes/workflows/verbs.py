@@ -21,7 +21,8 @@ from ...tasks.payload import dump
 from . import forks, runs, store
 from .finding import Act, ended_already, find_one, named_in_audit
 from .forks import Forked
-from .retries import accept, retry
+from .messages import unfit
+from .retries import accept, drop_signal, retry
 from .runs import RunFilter, RunView
 from .timeline import Entry, Sent, messages, recorded, timeline
 
@@ -182,9 +183,11 @@ def fork(
         made, conflict = yield from runs.fork(found.run_id, keys, first.key, new_id, version)
         if made is None or conflict is not None:
             raise _not_forked(found, conflict, new_id)
-        more = {"from": first.key, "new": made, "version": version}
+        bad = unfit(found.hold_reason) if found.state == "diverged" else None
+        left_out = (yield from runs.leave_out(made, found.run_id, *bad)) if bad else None
+        more = {"from": first.key, "new": made, "version": version, "left_out_signal": left_out}
         yield from audit(who, "workflow fork", {**named_in_audit(found), **more}, 1)
-        return Forked(found, first.key, tuple(keys), made, new_id or str(made))
+        return Forked(found, first.key, tuple(keys), made, new_id or str(made), left_out)
 
     return (yield from run(flow))
 
@@ -202,6 +205,7 @@ class WorkflowVerbs(Runner):
     retry = Method(retry)
     terminate = Method(terminate)
     accept = Method(accept)
+    drop_signal = Method(drop_signal)
     fork = Method(fork)
 
 

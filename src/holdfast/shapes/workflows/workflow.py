@@ -13,7 +13,6 @@ from ...model.backoff import Backoff
 from ...model.duration import Duration, seconds
 from ...model.outcome import Held
 from ...tasks import checks
-from ...tasks.convert import Misfit
 from ...tasks.payload import dump, shown
 from . import parallel
 from .bodies import PLAIN
@@ -21,7 +20,7 @@ from .calls import Steps, using
 from .core import Core, Scope
 from .faults import ContinueAsNew, Diverged, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
-from .messages import Received, Signal, taken
+from .messages import Received, Signal, SignalMisfit, loaded, taken
 from .outgoing import Events, event_id
 from .replay import marker
 from .saga import Saga
@@ -176,7 +175,7 @@ class Workflow(Steps):
             return await core.receive(Wait(place.key, place.ordinal, "signal", signal.name, began=began))
 
         def decode(row: Stored) -> list[T]:
-            return [signal._load(value) for value in json.loads(row.record.result or "[]")]
+            return loaded(signal, place.key, json.loads(row.record.result or "[]"))
 
         return Step(core, place, found, act, decode)
 
@@ -304,11 +303,9 @@ class Workflow(Steps):
         if row.record.outcome == "timed_out":
             return Received(False, None, None, None)
         try:
-            return taken(signal, row.record.result)
-        except Misfit as error:
-            wrong = Diverged(
-                f"diverged: the payload of signal {signal.name!r} does not fit the code: {error}"
-            )
+            return taken(signal, row.record.key, row.record.result)
+        except SignalMisfit as error:
+            wrong = Diverged(f"diverged: {error}")
             self._core.stop(wrong, Held(str(wrong)))
             raise wrong from None
 
