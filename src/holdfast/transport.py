@@ -83,6 +83,8 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """Whether the destination of a transport can be reached, and what is wrong where it cannot."""
+
     ok: bool
     detail: str = ""
 
