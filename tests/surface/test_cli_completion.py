@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer, reset, status
 from holdfast.testing import Kit
 
 MODULE = """
@@ -114,6 +115,20 @@ def test_nothing_is_offered_and_nothing_is_said_when_it_cannot_be_found(
     more = {name: value.format(silent=silent, home=home) for name, value in named.items()}
     assert complete(tmp_path, environment, "holdfast queue pause ", **more) == []
     assert not home.exists()  # no server is started for a TAB
+
+
+def test_no_server_that_was_stopped_is_started_for_a_tab(tmp_path: Path, environment: dict[str, str]) -> None:
+    home = tmp_path / "home"
+    EmbeddedServer.acquire(home, EmbeddedOptions(durable=False)).release()
+    try:
+        log = status(home).log
+        assert log is not None
+        before = log.read_bytes()
+        named = {"HOLDFAST_DATABASE_URL": f"embedded://{home}"}
+        assert complete(tmp_path, environment, "holdfast queue pause ", **named) == []
+        assert (status(home).state, log.read_bytes()) == ("stopped", before)
+    finally:
+        reset(home, force=True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -127,8 +127,9 @@ async def test_thousands_of_ready_jobs_do_not_stand_on_each_others_shoulders(act
         while (outer := frame.f_back) is not None:
             frame, depth = outer, depth + 1
         depths.append(depth)
+        here.dispatcher.start()  # as the end of a job does that others of its key wait for
 
-    here = Here(look, concurrency=1, acted=acted)
+    here = Here(look, concurrency=10, acted=acted)
     here.add(5000)
     here.dispatcher.start()
     await here.until_ended(5000)

@@ -25,6 +25,9 @@ from holdfast.testing import Kit
 pytestmark = pytest.mark.versions
 
 ENQUEUE = "SELECT id FROM holdfast.enqueue('note', '{\"n\": 1}', queue => %s)"
+# A plain job is written and told of by one function, any other by two.
+KEYED = ENQUEUE[:-1] + ", idempotency_key => gen_random_uuid()::text)"
+both = pytest.mark.parametrize("enqueue", [ENQUEUE, KEYED], ids=["plain", "keyed"])
 T = TypeVar("T")
 Expect = Callable[[], Prospect]
 TOLD = [("holdfast_inbox", "")]
@@ -112,14 +115,16 @@ def test_a_job_that_a_sleeper_finds_by_itself_in_time_sends_nothing(
     assert ear.heard() == TOLD * told
 
 
-def test_a_paused_queue_sends_nothing(sleepy: Kit, ear: Ear, sleeper: str) -> None:
+@both
+def test_a_paused_queue_sends_nothing(sleepy: Kit, ear: Ear, sleeper: str, enqueue: str) -> None:
     sleepy.sql("UPDATE holdfast.queues SET paused_at = now() WHERE name = 'inbox'")
-    sleepy.sql(ENQUEUE, ["inbox"])
+    sleepy.sql(enqueue, ["inbox"])
     assert ear.heard() == []
 
 
+@both
 @pytest.mark.parametrize("whose", ["DATABASE", "transaction"])
-def test_it_can_be_switched_off(sleepy: Kit, ear: Ear, sleeper: str, whose: str) -> None:
+def test_it_can_be_switched_off(sleepy: Kit, ear: Ear, sleeper: str, whose: str, enqueue: str) -> None:
     """For the whole database, a role or one transaction."""
     with sleepy.connect() as conn:
         if whose == "DATABASE":
@@ -127,24 +132,27 @@ def test_it_can_be_switched_off(sleepy: Kit, ear: Ear, sleeper: str, whose: str)
             conn.execute(sql.SQL("ALTER DATABASE {} SET holdfast.notify = 'off'").format(name))
         else:
             conn.execute("SET LOCAL holdfast.notify = 'off'")
-            conn.execute(ENQUEUE, ["inbox"])
+            conn.execute(enqueue, ["inbox"])
     if whose == "DATABASE":
         with sleepy.connect() as conn:  # it holds for sessions that begin after it
-            conn.execute(ENQUEUE, ["inbox"])
+            conn.execute(enqueue, ["inbox"])
     assert ear.heard() == []
     assert len(sleepy.jobs()) == 1
 
 
-def test_no_more_than_four_transactions_are_about_to_notify(sleepy: Kit, ear: Ear, sleeper: str) -> None:
+@both
+def test_no_more_than_four_transactions_are_about_to_notify(
+    sleepy: Kit, ear: Ear, sleeper: str, enqueue: str
+) -> None:
     with contextlib.ExitStack() as stack:
         conns = [stack.enter_context(sleepy.connect()) for _ in range(6)]
         for conn in conns:
-            conn.execute(ENQUEUE, ["inbox"])
-            conn.execute(ENQUEUE, ["inbox"])
+            conn.execute(enqueue, ["inbox"])
+            conn.execute(enqueue, ["inbox"])
         for conn in conns:
             conn.commit()
         assert ear.heard() == TOLD * 4
-        conns[5].execute(ENQUEUE, ["inbox"])
+        conns[5].execute(enqueue, ["inbox"])
         conns[5].commit()
         assert ear.heard() == TOLD
     assert len(sleepy.jobs()) == 13
