@@ -140,6 +140,14 @@ def test_targets_are_ratios_of_medians_in_one_report() -> None:
     assert found["bulk through our COPY, of COPY"].word == "not measured"
 
 
+def test_a_stall_in_one_round_is_in_the_figure_though_it_is_in_no_median() -> None:
+    report = Report()
+    report.add("drain", "ordered-1", "jobs/s", 50_000, 40_000, 50_000)
+    report.add("drain", "ordered-2", "jobs/s", 55_000, 10_000, 55_000)
+    found = {v.name: v for v in verdicts(report)}["ordered by key, two processes of one, worst round"]
+    assert (found.value, found.reached) == (0.25, False)
+
+
 def test_every_drain_is_a_share_of_the_best_of_limit() -> None:
     assert dict(shares_of_limit(full())) == {"async-1": pytest.approx(0.6), "ordered-1": pytest.approx(0.29)}
     assert shares_of_limit(Report()) == []
