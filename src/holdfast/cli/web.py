@@ -124,12 +124,14 @@ def web_command(
 
 
 def _new_user(said: str) -> str:
+    users = surface("holdfast.web.users")
     name, _, role = said.partition("=")
+    users.newcomer(name, role)  # before a password is asked for
     if sys.stdin.isatty():
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     else:
         password = sys.stdin.readline().rstrip("\n")
-    line: str = surface("holdfast.web.users").new_line(name, role, password)
+    line: str = users.new_line(name, role, password)
     return line
 
 

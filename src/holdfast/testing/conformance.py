@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import unittest
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -65,9 +66,7 @@ def _optional(server: Broker, name: str) -> Any:
     """A member that not every broker has; without it the test is skipped."""
     found = getattr(server, name, None)
     if found is None:
-        import pytest
-
-        pytest.skip(f"{type(server).__name__} has no {name}()")
+        raise unittest.SkipTest(f"{type(server).__name__} has no {name}()")
     return found
 
 

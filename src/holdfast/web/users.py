@@ -231,11 +231,17 @@ def _scrypt(password: str, salt: bytes, costs: tuple[int, int, int]) -> bytes:
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=_MEMORY, dklen=32)
 
 
-def new_line(name: str, role: Role, password: str) -> str:
-    """The line of somebody new, for the file."""
+def newcomer(name: str, role: Role) -> Identity:
+    """Somebody who can stand in the file."""
     who = Identity(name, role)
     if len(name.split()) != 1 or name.startswith("#"):
         raise ConfigurationError(f"a name in the file has no spaces and no # before it, not {name!r}")
+    return who
+
+
+def new_line(name: str, role: Role, password: str) -> str:
+    """The line of somebody new, for the file."""
+    who = newcomer(name, role)
     if not SHORTEST <= len(password) <= LONGEST:
         raise ConfigurationError(
             f"a password has {SHORTEST} to {LONGEST} characters, and this one has {len(password)}"
