@@ -45,9 +45,12 @@ class OrderedClaimer(KeyedClaimer):
         self._deep += 0.3 * (len(jobs) / keys - self._deep)
         return keys
 
-    def _most(self, ask: Ask) -> int:
+    def _most(self, ask: Ask, keys: int) -> int:
         """Jobs that one claim takes: a run for each free slot, or twice as many as these keys should bring. Where keys are
-        deeper than those before, it would else take and lock 32 times what is wanted, while others wait for it."""
+        deeper than those before, it would else take and lock 32 times what is wanted, while others wait for it.
+        Limits are bounds of their own."""
+        if self.rules.limited:
+            return keys * ask.run
         return max((ask.free or 1) * ask.run, round(2 * ask.want * self._deep))
 
     def settled(self, job: ClaimedJob, *, finished: bool) -> None:
@@ -88,7 +91,7 @@ class OrderedClaimer(KeyedClaimer):
         jobs = await self._claim_trials(ask)
         want -= len(jobs)
         while want > 0 and (proposed := self._found.take(want)):
-            most = self._most(ask)
+            most = self._most(ask, len(proposed))
             taken = await self._take(ask, proposed, ask.run, most)
             failpoints.point("claim.after")
             jobs += taken
