@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Rate
 from holdfast.model.job import ClaimedJob
 from holdfast.model.worker import WorkerIdentity
 from holdfast.runtime.claim.claimer import Ask, Shared
@@ -54,8 +54,8 @@ class Worker:
 
 
 @pytest.fixture
-def kit(app: Holdfast, holdfast_kit: Callable[..., Kit]) -> Kit:
-    app.queue("steps", ordering="key")
+def kit(app: Holdfast, holdfast_kit: Callable[..., Kit], request: pytest.FixtureRequest) -> Kit:
+    app.queue("steps", ordering="key", **getattr(request, "param", {}))
     return holdfast_kit(app)
 
 
@@ -149,3 +149,15 @@ async def test_keys_that_others_hold_are_passed_however_many_they_are(worker: Wo
     await worker.claim(1, 5)  # all are proposed, and the first is asked
     worker.take("bcdefg")
     assert {job.partition_key for job in await worker.claim(8, 5)} == {"h"}
+
+
+@pytest.mark.parametrize("kit", [{"key_rate": Rate(1, per=3600)}], indirect=True, ids=["rate"])
+async def test_keys_that_rest_for_their_rate_are_not_proposed_meanwhile(worker: Worker) -> None:
+    for key in "abcdefgh":
+        worker.put(key, 5)
+    first = await worker.claim(8, 5)
+    assert len(first) == 8  # the one of each key that its rate allows
+    for job in first:
+        worker.end([job])
+    assert worker.proposed == 8
+    assert (await worker.claim(8, 5), worker.proposed) == ([], 0)
