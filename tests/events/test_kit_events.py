@@ -114,6 +114,23 @@ async def test_run_projections_on_an_event_loop(app: Holdfast, akit: Kit) -> Non
     assert seen == [1]
 
 
+def test_run_projections_waits_for_one_that_another_worker_owns(app: Holdfast, kit: Kit) -> None:
+    seen: list[int] = []
+
+    @app.projection("totals", on=["*"])
+    def totals(tx: Transaction, event: Event[Any]) -> None:
+        seen.append(event.position)
+
+    kit.run_projections()
+    kit.sql(
+        "UPDATE holdfast.subscriptions SET owner = 'another', token = gen_random_uuid(),"
+        " lease_expires_at = holdfast.now() + interval '1 s' RETURNING name"
+    )
+    app.publish(OrderPaid(1, 1))
+    kit.run_projections()
+    assert seen == [1]
+
+
 @pytest.mark.parametrize("attempts", [1, 5])
 def test_a_projection_that_fails_raises_with_its_error(app: Holdfast, kit: Kit, attempts: int) -> None:
     @app.projection("totals", on=["*"], max_attempts=attempts)

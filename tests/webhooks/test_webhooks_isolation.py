@@ -211,6 +211,22 @@ def test_five_failures_open_the_breaker_and_one_trial_closes_it(app: Holdfast, k
     assert (health["openings"], health["window_failures"], health["failing_since"]) == (0, 0, None)
 
 
+def test_what_was_claimed_before_it_opened_puts_no_hold_in_the_place_of_the_trial(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    """A worker may have claimed more than it has begun: these find the breaker open, and their key held already."""
+    hooks = ready(app, kit, site)
+    bad = hooks.endpoints.create(tenant="acme", url=site.url("/bad"), concurrency=1)
+    site.answer = lambda _: reply(500)
+    publish(app, 30)
+    kit.run_worker(concurrency=1)
+    assert held(kit)[str(bad.id)]["trial"]
+    before = len(site.of("/bad"))
+    kit.sql("DELETE FROM holdfast.key_holds RETURNING queue")  # so that they can be claimed
+    kit.run_worker(concurrency=1)
+    assert (len(site.of("/bad")), held(kit)) == (before, {})
+
+
 def test_a_success_in_between_keeps_the_breaker_closed(app: Holdfast, kit: Kit, site: Site) -> None:
     hooks = ready(app, kit, site)
     made = hooks.endpoints.create(tenant="acme", url=site.url(), concurrency=1)

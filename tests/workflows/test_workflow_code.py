@@ -17,7 +17,7 @@ from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Held, Rel
 from holdfast.shapes.workflows import drive as drive_module
 from holdfast.shapes.workflows.bodies import current_step
 from holdfast.shapes.workflows.core import Core, Rules, Scope
-from holdfast.shapes.workflows.drive import drive
+from holdfast.shapes.workflows.drive import drive, replay
 from holdfast.shapes.workflows.faults import (
     NonRetryable,
     StepFailed,
@@ -482,6 +482,25 @@ async def test_what_the_database_refuses_is_a_failed_step_and_not_tried_for_ever
     assert isinstance(outcome, DeadLettered)
     assert outcome.error.summary == "RecordRefused: a number is out of range"
     assert ran == ["a", "a"]
+
+    async def side_by_side(wf: Workflow) -> str:
+        try:
+            return "".join(await wf.gather(wf.step(say, "a"), wf.step(say, "b")))
+        except StepFailed as error:
+            return f"{error.kind}: {error.message}"
+
+    # A branch waits for its record: it hears of the failure at once.
+    outcome = await drive(code_of(side_by_side), Refusing(Store()), {})
+    assert result(outcome) == "RecordRefused: a number is out of range"
+
+
+async def test_a_replay_that_checks_code_runs_no_body() -> None:
+    async def flow(wf: Workflow) -> str:
+        return await wf.step(say, "a")
+
+    store = Store()
+    assert await replay(code_of(flow), MemoryJournal(store), {}) is None
+    assert (ran, store.rows) == ([], [])
 
 
 async def test_continue_as_new_with_an_open_child_fails_the_run_in_words() -> None:

@@ -256,6 +256,15 @@ def test_a_cancel_ends_a_run_that_is_parked(app: Any, kit: Kit) -> None:
     ]
 
 
+def test_a_second_cancel_of_an_open_run_is_no_other_request(app: Any, kit: Kit) -> None:
+    run = app.waits.using(id="p").start("p")
+    waiting(kit, run)
+    assert run.cancel("enough")
+    assert not run.cancel("again")
+    assert kit.sql("SELECT holdfast.workflow_cancel('waits', 'p', 'again') AS said") == [{"said": "already"}]
+    assert kit.sql("SELECT cancel_reason FROM holdfast.workflow_runs") == [{"cancel_reason": "enough"}]
+
+
 def test_a_run_that_is_parked_after_its_cancel_can_be_cancelled(app: Any, kit: Kit) -> None:
     """It was asked while its code still fitted, and the worker that met it next found that it does not."""
     run = app.waits.using(id="p").start("p")
