@@ -7,12 +7,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-FOLDERS = (
-    "src",
-    "tests",
-    "bench",
-    "scripts",
-)  # what a test may need; docs and examples are looked at by none of these
+FOLDERS = ("src", "tests", "bench", "scripts", "examples")  # what a test may need; none of these reads docs
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 LIST = "tests/mutants.toml"
 RUNNER = ("scripts/mutants.py", "scripts/mutation/")
