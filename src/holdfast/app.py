@@ -239,9 +239,9 @@ class Holdfast(Registry, Verbs):
     ) -> AsyncIterator[None]:
         """A worker inside a web process: `FastAPI(lifespan=lambda _: app.worker())`, or `async with app.worker(): ...`.
         It drains when the block ends, and the app's connections of this process are closed."""
-        from .runtime.beside import beside
+        from .runtime.hosted_worker import hosted
 
-        async with self, beside(lambda on_start: self._serve(queues, concurrency, on_start=on_start)):
+        async with self, hosted(lambda on_start: self._serve(queues, concurrency, on_start=on_start)):
             yield
 
     async def _serve(

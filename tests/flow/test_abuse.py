@@ -183,7 +183,7 @@ async def test_jobs_claimed_on_the_way_to_an_error_are_given_back(app: Holdfast,
     with pytest.raises(ConnectionLost):
         await claimer.claim(Ask("w", 5))
     assert akit.job(handle.id)["status"] == "processing"
-    await claimer.doubt.give_back()
+    await claimer.lost_replies.give_back()
     assert akit.sql("SELECT token FROM holdfast.claims") == []
     assert akit.job(handle.id)["status"] == "pending"
     await claimer.close()

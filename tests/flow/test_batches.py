@@ -606,7 +606,7 @@ def test_threads_of_a_handler_that_ask_for_a_job_get_the_same(
         both.wait(0.2)  # the other thread may come here, if nothing keeps it out
         return Job(*args)
 
-    monkeypatch.setattr("holdfast.runtime.made.Job", slowly)
+    monkeypatch.setattr("holdfast.runtime.lazy_job.Job", slowly)
     found: list[Job] = []
 
     @app.batch_task(size=1)

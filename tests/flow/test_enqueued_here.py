@@ -11,7 +11,7 @@ from tests.conftest import QUICK, await_until
 
 from holdfast import Holdfast, Workflow
 from holdfast.runtime import sleep
-from holdfast.runtime.nearby import Nearby
+from holdfast.runtime.local_enqueues import LocalEnqueues
 from holdfast.testing import Kit
 
 DEAF = replace(QUICK, poll=3600.0, notify=False)  # it hears of nothing, and does not look by itself
@@ -79,7 +79,7 @@ async def test_what_is_not_its_own_or_not_due_does_not_wake_it(
 ) -> None:
     app.queue("elsewhere")
     looks: list[None] = []
-    monkeypatch.setattr(Nearby, "look", lambda _: looks.append(None))
+    monkeypatch.setattr(LocalEnqueues, "look", lambda _: looks.append(None))
 
     @app.task
     async def note(n: int) -> None: ...

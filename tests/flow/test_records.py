@@ -226,7 +226,7 @@ async def test_a_batch_with_rows_costs_one_more_statement(settler: Settler, conn
 
         batch = [Settlement(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
         with conn.transaction():
-            walk(spy, settler._spoiled.flow(batch, "w"))
+            walk(spy, settler._failed_batch.flow(batch, "w"))
         return ran
 
     without = names(*[Completed("1")] * 20)
@@ -244,7 +244,7 @@ async def test_a_call_of_a_recorder_has_a_bound(
         calls.append(sum(map(len, rows)))
         yield from write(jobs, rows)
 
-    settler._spoiled._recorders._by_table["notes"] = counted
+    settler._failed_batch._recorders._by_table["notes"] = counted
     enqueue(conn, 20)
     jobs = take(conn, register(conn), 20)
     for job in jobs:

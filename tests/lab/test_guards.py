@@ -18,8 +18,8 @@ from tests.web.test_web_command import free_port, read_address
 from holdfast.cli.lab import lab_command
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.crew import Member, stamp
+from holdfast.lab.fork_client import clean_environment
 from holdfast.lab.hall import Hall
-from holdfast.lab.nursery import clean_environment
 from holdfast.lab.place import Place, refuse_database
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.site import lab_app
@@ -95,8 +95,8 @@ def test_a_scene_that_is_closed_leaves_no_worker(place: Place) -> None:
 LAB = """
 import sys, time
 from pathlib import Path
-from holdfast.lab.nursery import Nursery
-nursery = Nursery()
+from holdfast.lab.fork_client import ForkClient
+nursery = ForkClient()
 started = [nursery.start("one_receipt", {"HOLDFAST_DATABASE_URL": sys.argv[1]}, Path("log")) for _ in range(2)]
 print(*started, nursery._process.pid, flush=True)
 time.sleep(600)

@@ -96,7 +96,7 @@ async def test_jobs_of_a_claim_in_doubt_go_back_before_the_next_claim(
     ids = enqueue(conn, 3, 10)
     assert len(take(conn, worker, token=token)) == 3
     claimer = Queues(akit.database, app.tasks, {"inbox": 60.0})
-    claimer.doubt._in_doubt.append((worker, token))
+    claimer.lost_replies._in_doubt.append((worker, token))
     taken = await claimer.claim(Ask(worker, 10))
     assert [job.id for job in taken] == ids
     assert {job.attempts for job in taken} == {0}

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.model.job import ClaimedJob
 from holdfast.runtime.inflight import Running
-from holdfast.runtime.rest import Resting
+from holdfast.runtime.resting_jobs import Resting
 from holdfast.runtime.slots import Slots
 
 

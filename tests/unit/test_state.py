@@ -25,7 +25,7 @@ from holdfast.model.outcome import (
 )
 from holdfast.observe import tracing
 from holdfast.observe.metrics import Counts
-from holdfast.runtime.apart import Crashed
+from holdfast.runtime.child_ends import Crashed
 from holdfast.runtime.report import event_of
 from holdfast.telemetry import Event
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Completed, Released
-from holdfast.runtime.apart import NotApart
+from holdfast.runtime.child_ends import NotApart
 from holdfast.runtime.claim import suspects
 from holdfast.runtime.claim.suspects import Suspects
 from holdfast.runtime.inflight import Running

@@ -13,7 +13,7 @@ from tests.doctor.conftest import odd_server as odd_server
 from tests.doctor.conftest import pgbouncer as pgbouncer
 
 from holdfast import Holdfast
-from holdfast.runtime.nearby import Nearby
+from holdfast.runtime.local_enqueues import LocalEnqueues
 from holdfast.testing import Kit
 
 SLEEPY = replace(QUICK, poll=600.0)
@@ -51,7 +51,7 @@ class Notes:
 @pytest.fixture(autouse=True)
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers here are of the same process as the worker, which would not need to be notified of them."""
-    monkeypatch.setattr(Nearby, "look", lambda _: None)
+    monkeypatch.setattr(LocalEnqueues, "look", lambda _: None)
 
 
 @pytest.fixture

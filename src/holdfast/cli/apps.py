@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.busy import busy
-from holdfast.cli.nearby import app_database, found_database, project_folder, refuse_to_make
+from holdfast.cli.found_server import app_database, found_database, project_folder, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked

@@ -6,8 +6,8 @@ import typer
 
 from holdfast.cli.apps import AppArgument, load_app, reach
 from holdfast.cli.completion import complete_queue
+from holdfast.cli.found_server import app_database
 from holdfast.cli.logs import LogFormat, LogLevel, configure
-from holdfast.cli.nearby import app_database
 from holdfast.cli.serving import EventLoop, HealthHostOption, HealthPortOption, Work, serve
 from holdfast.cli.supervising import how_many, supervise
 from holdfast.runtime.supervisor_link import SupervisorLink

@@ -27,7 +27,7 @@ from .executors import adrive, drive
 from .faults import Contended, translate
 from .migrate.address import parts_of
 from .pools import Pools
-from .reach import Calls, Reach
+from .reachability import Calls, Reachability
 from .session import Session
 from .transaction import AsyncTransaction, Transaction
 
@@ -89,7 +89,7 @@ class Database:
         self.url = url
         self.settings = settings
         self.clock = clock or Clock()
-        self.reach = Reach()
+        self.reach = Reachability()
         # Jobs of these queues were committed on a connection of our own, and are due; None: nobody knows of which.
         self.enqueued = Calls[[Collection[str] | None]]()
         self.lender: Lender | None = None  # whose connections transact() is on, if they are not our own

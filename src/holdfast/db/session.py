@@ -20,7 +20,7 @@ from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
 from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
-from .reach import Reach
+from .reachability import Reachability
 
 T = TypeVar("T")
 
@@ -101,14 +101,14 @@ class Session:
         name: str,
         *,
         keep_plans: bool = False,
-        reach: Reach | None = None,
+        reach: Reachability | None = None,
     ) -> None:
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
         self._name = name
         self._keep_plans = keep_plans
-        self._reach = reach or Reach()
+        self._reach = reach or Reachability()
         self._lock = asyncio.Lock()
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._made_at = 0.0

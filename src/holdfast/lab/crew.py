@@ -12,8 +12,8 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.lab.fork_client import ForkClient
 from holdfast.lab.notes import FOLDER
-from holdfast.lab.nursery import Nursery
 
 MOST = 12
 _PATIENCE = 10.0  # seconds until a killed process is gone
@@ -89,9 +89,9 @@ class Member:
 class Crew:
     """The workers of one scene, named A, B, C in the order in which they came."""
 
-    def __init__(self, nursery: Nursery, folder: Path, scene: str, url: str) -> None:
+    def __init__(self, forks: ForkClient, folder: Path, scene: str, url: str) -> None:
         self.folder = folder
-        self._nursery = nursery
+        self._nursery = forks
         self._scene = scene
         self._url = url
         self.members: dict[str, Member] = {}

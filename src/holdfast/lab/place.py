@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.bench.server import Server, temporary_server
 from holdfast.db.embedded import EmbeddedOptions
 from holdfast.errors import ConfigurationError
-from holdfast.lab.nursery import Nursery
+from holdfast.lab.fork_client import ForkClient
 from holdfast.settings import describe_database
 
 _LEFT = 40  # databases
@@ -20,7 +20,7 @@ SETTINGS = {"max_connections": "200", "autovacuum_naptime": "10s", "shared_buffe
 class Place:
     server: Server
     folder: Path  # for logs and notes
-    nursery: Nursery
+    forks: ForkClient
     _left: list[str] = field(default_factory=list)  # databases of scenes that are over
 
     def fresh(self) -> str:
@@ -53,10 +53,10 @@ def open_place(*, durable: bool = False) -> Iterator[Place]:
     refuse_database()
     options = EmbeddedOptions(durable=durable, settings=SETTINGS)
     with temporary_server(options) as own, tempfile.TemporaryDirectory(prefix="holdfast-lab-") as folder:
-        nursery = Nursery()
+        forks = ForkClient()
         try:
             server = Server(own.dsn("postgres"), own, copies=not durable)
             server.prepare(lambda _: None)
-            yield Place(server, Path(folder), nursery)
+            yield Place(server, Path(folder), forks)
         finally:
-            nursery.close()
+            forks.close()

@@ -56,7 +56,7 @@ class Stage:
             self.url, autocommit=True, row_factory=dict_row
         )
         self.began = time.time()
-        self.crew = Crew(place.nursery, self.folder, scene.name, self.url)
+        self.crew = Crew(place.forks, self.folder, scene.name, self.url)
         self.tape = Tape(self.began, self.name_of)
         self._reader = Reader(self.folder)
         self._pen = Pen(self.folder)

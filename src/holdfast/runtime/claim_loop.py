@@ -18,7 +18,7 @@ from .claim.suspects import SuspectClaimer, Suspects
 from .claim.trials import TrialClaimer
 from .context import WorkerContext
 from .inflight import Running
-from .nearby import Nearby
+from .local_enqueues import LocalEnqueues
 from .service import Service, loudness
 from .sleep import FIRST_PAUSE, Nap, Sleep
 from .slots import Slots
@@ -52,12 +52,12 @@ class ClaimLoop:
         self._suspects = suspects
         self._breakers = breakers
         self._sleep = sleep
-        self._nearby = Nearby(context.database.enqueued, lambda: queues.names, self._pause, slots)
+        self._local = LocalEnqueues(context.database.enqueued, lambda: queues.names, self._pause, slots)
         self.ticked_at = time.monotonic()  # when it last came round
 
     async def run(self) -> None:
         """Until it is stopped."""
-        with self._nearby.heard():
+        with self._local.heard():
             while not self._stopping.is_set():
                 await self._rest(await self._turn())
 

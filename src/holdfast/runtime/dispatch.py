@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .batch.gather import Batches, Group
-from .early import Early
 from .inflight import Running
 from .lanes import Ended, Lanes
 from .pace import Pace
 from .slots import Slots
+from .token_wait import TokenWait
 
 # What may end inside of the calls that start it before the event loop has its turn: this many jobs, for this many seconds.
 _AT_ONCE = 200
@@ -70,7 +70,7 @@ class Dispatcher:
         dead_after: float,
     ) -> None:
         self.ready: deque[Running] = deque()  # claimed, and waiting for a slot
-        self.early = Early(pace)  # claimed, and waiting for a token
+        self.early = TokenWait(pace)  # claimed, and waiting for a token
         self.batches = batches
         self._lanes = lanes
         self._in_doubt = lanes.doubter(dead_after)

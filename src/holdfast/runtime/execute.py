@@ -33,11 +33,11 @@ from .decide import completion, decide, is_timeout
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job, no_rest
-from .made import JobMaker
+from .lazy_job import JobMaker
 from .middleware import Middleware, Next, PartTime
 from .record import Recorders
 from .report import JobFields
-from .rest import Resting
+from .resting_jobs import Resting
 from .threads import Threads
 
 Call = tuple[Handler, dict[str, Any] | None]  # with these arguments; None: a child process reads the payload

@@ -21,7 +21,7 @@ from .membership import Membership
 from .notify import Notify
 from .pulse import Pulse
 from .renewal_thread import RenewalThread
-from .rest import Resting
+from .resting_jobs import Resting
 from .ring import Ring
 from .service import Service
 from .sleep import Sleep
@@ -150,7 +150,9 @@ class Lifecycle:
         for service in of.of_shapes:
             if service.outlives_jobs:
                 await service.stop()
-        await _briefly(self._queues.doubt.give_back(), _LAST_WRITES, "give back what a lost answer claimed")
+        await _briefly(
+            self._queues.lost_replies.give_back(), _LAST_WRITES, "give back what a lost answer claimed"
+        )
         await of.sweeper.stop()
         await self._settler.stop()
         await _briefly(of.tally.last(), _LAST_SUMS, "write down what was finished")

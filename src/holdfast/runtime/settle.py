@@ -23,9 +23,9 @@ from ..model.text import storable
 from ..store.claim import quarantine
 from ..store.settle import Odd, by_attempt, is_plain, settle_done
 from .endings import Endings
+from .failed_batch import FailedBatch, buried
 from .record import Recorders
 from .service import Service
-from .spoiled import Spoiled, buried
 
 T = TypeVar("T")
 _MOST = 1000
@@ -52,7 +52,9 @@ class Settler(Service):
         self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
-        self._spoiled = Spoiled(recorders or Recorders(), self._write, self._busy.extend, self._give_up)
+        self._failed_batch = FailedBatch(
+            recorders or Recorders(), self._write, self._busy.extend, self._give_up
+        )
         self._reported: dict[
             int, Settlement
         ] = {}  # which of a batch, by id(), while there is more to do with it
@@ -115,11 +117,11 @@ class Settler(Service):
             return
         self._report_last()
         try:
-            odd, changes = await self._session.flow(lambda: self._spoiled.flow(batch, self._worker()))
+            odd, changes = await self._session.flow(lambda: self._failed_batch.flow(batch, self._worker()))
         except Exception as error:  # noqa: BLE001 raised again unless it is about some of them
-            await self._spoiled.settle_in_parts(batch, error)
+            await self._failed_batch.settle_in_parts(batch, error)
             return
-        self._spoiled.settled(batch)
+        self._failed_batch.settled(batch)
         self._report(batch, odd)
         for change in changes:
             self._on_breaker(change)

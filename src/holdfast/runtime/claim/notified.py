@@ -19,8 +19,8 @@ class NotifiedClaimer:
         found: list[ClaimedJob] = []
         if not names or ask.want <= 0:
             return found
-        await self._queues.doubt.give_back()
-        with self._queues.doubt.accounted():
+        await self._queues.lost_replies.give_back()
+        with self._queues.lost_replies.accounted():
             for name in names:
                 if ask.want > 0:
                     with self._queues.portions.of(name, ask.want, ask.waiting) as most:

@@ -13,10 +13,10 @@ from ..inflight import InFlight
 from ..pace import Pace
 from .affine import AffineClaimer
 from .claimer import Ask, QueueClaimer, Shared
-from .doubt import Doubt
 from .fair import FairClaimer
 from .held import HeldJobs
 from .keyed import KeyedClaimer
+from .lost_replies import LostReplies
 from .ordered import OrderedClaimer
 from .plain import PlainClaimer
 from .portions import Portions
@@ -36,7 +36,7 @@ class Queues:
     ) -> None:
         self.session = database.session("claim", keep_plans=True)
         self.held = HeldJobs(self.session, handlers)
-        self.doubt = Doubt(self.session, database.settings.max_crashes)
+        self.lost_replies = LostReplies(self.session, database.settings.max_crashes)
         self.leases = leases
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in leases}
         self._rules_at = time.monotonic()
@@ -45,7 +45,7 @@ class Queues:
         own = InFlight() if inflight is None else inflight
         takeover = database.settings.takeover
         self._shared = Shared(
-            self.session, self.held, self.doubt.token, takeover, self.portions, own, self.pace
+            self.session, self.held, self.lost_replies.token, takeover, self.portions, own, self.pace
         )
         self._claimers = {queue: self._claimer(queue, rule) for queue, rule in self._rules.items()}
         self._turn = 0
@@ -66,13 +66,13 @@ class Queues:
 
     async def claim(self, ask: Ask) -> list[ClaimedJob]:
         """Up to `ask.want` jobs over all queues."""
-        await self.doubt.give_back()
+        await self.lost_replies.give_back()
         await self._refresh_rules()
         claimers = list(self._claimers.values())
         self.cut = False
         self._turn = (self._turn + 1) % len(claimers)
         found: list[ClaimedJob] = []
-        with self.doubt.accounted():
+        with self.lost_replies.accounted():
             for claimer in claimers[self._turn :] + claimers[: self._turn]:
                 if ask.free is not None and ask.free <= 0 and time.monotonic() < claimer.empty_until:
                     continue

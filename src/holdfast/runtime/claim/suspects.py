@@ -20,7 +20,7 @@ from ...model.outcome import DeadLettered, ErrorText, Lost, Outcome, Released
 from ...model.text import storable
 from ...settings import Settings
 from ...store.owner import count_crash
-from ..apart import Crashed, NotApart
+from ..child_ends import Crashed, NotApart
 from ..inflight import Processes, Running
 from .claimer import Ask
 from .queues import Queues
@@ -131,7 +131,7 @@ class SuspectClaimer:
 
     async def claim(self, ask: Ask) -> list[ClaimedJob]:
         """Suspects of one queue."""
-        with self._queues.doubt.accounted():
+        with self._queues.lost_replies.accounted():
             for queue in self._queues:
                 if taken := await queue.claim_suspects(ask):
                     return taken

@@ -22,7 +22,7 @@ class TrialClaimer:
         """One job of a task whose breaker may try one. A suspect too, if it can run apart now."""
         suspects = self._suspects.room(1, spare=True) > 0
         for task in await self._queues.session.run(breaker.breakers_due(list(self._tasks))):
-            with self._queues.doubt.accounted():
+            with self._queues.lost_replies.accounted():
                 for queue in self._queues:
                     if taken := await self._try(queue, ask.worker, task, self._tasks[task], suspects):
                         telemetry.emit("breaker.half_open", task=task, job=taken[0].id, worker=ask.worker)
@@ -41,7 +41,7 @@ class TrialClaimer:
             trial = None
         if trial is None:
             return []
-        token, lease = self._queues.doubt.token(worker), self._queues.leases[name]
+        token, lease = self._queues.lost_replies.token(worker), self._queues.leases[name]
         try:
             return await session.flow(
                 lambda: breaker.claim_trial(

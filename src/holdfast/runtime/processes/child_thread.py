@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ... import telemetry
 from ...model.outcome import Cancelled, DeadLettered, ErrorText, Failed, Held, Lost, Outcome, Released
-from ..apart import Crashed
+from ..child_ends import Crashed
 from .assignment import Assignment, Launch, NotStarted
 from .frames import BadFrame, Frame, job_to_json, outcome_from_json
 from .memory import MB, exceeded, kills_so_far, out_of_memory_kills, used_together

@@ -14,7 +14,7 @@ from ... import telemetry
 from ...errors import ConfigurationError
 from ...model.clock import Clock
 from ...model.outcome import ErrorText, Outcome, Snoozed
-from ..apart import NotApart
+from ..child_ends import NotApart
 from ..handler import FORGIVEN, Handler
 from ..inflight import Running
 from .assignment import Assignment, Launch, NotStarted

@@ -39,7 +39,7 @@ class Calls(Generic[P]):
                 self._calls = tuple(other for other in self._calls if other is not call)
 
 
-class Reach:
+class Reachability:
     """An outage is one line when it begins and one when it ends, however many sessions notice it, each in its own time."""
 
     def __init__(self) -> None:

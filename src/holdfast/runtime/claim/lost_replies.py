@@ -11,7 +11,7 @@ from ...store.chains import GroupBusy
 from ...store.sweep import disown, return_disowned
 
 
-class Doubt:
+class LostReplies:
     def __init__(self, session: Session, max_crashes: int) -> None:
         self._session = session
         self._max_crashes = max_crashes

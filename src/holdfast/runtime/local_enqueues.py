@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from ..db.reach import Calls
+from ..db.reachability import Calls
 from .sleep import Pause
 from .slots import Slots
 
 BETWEEN_LOOKS = 0.001  # seconds
 
 
-class Nearby:
+class LocalEnqueues:
     def __init__(
         self,
         enqueued: "Calls[[Collection[str] | None]]",

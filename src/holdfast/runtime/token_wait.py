@@ -1,4 +1,4 @@
-"""Early: jobs of queues with a rate that are here before their token is, each until its moment has come.
+"""Jobs of queues with a rate that are here before their token is, each until its moment has come.
 
 Jobs that keep to the same rates stand in one line, in the order of their tokens. Only the first of a line is asked whether
 it may start: the others could not be earlier. A line whose queue has used up its rate waits with the other lines of that
@@ -28,7 +28,7 @@ class Line:
         ] = []  # a heap: when the token is there, and the order of arrival
 
 
-class Early:
+class TokenWait:
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self.waiting: dict[

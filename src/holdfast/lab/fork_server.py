@@ -1,4 +1,4 @@
-"""The process that worker processes are forked from: `python -m holdfast.lab.cradle`.
+"""The process that worker processes are forked from: `python -m holdfast.lab.fork_server`.
 
 It reads orders from its standard input, one JSON line each, and says in one line each which process came and how one
 ended. When its input ends, that is with the lab, it ends its children and itself.

@@ -13,7 +13,7 @@ Serve = Callable[[Callable[[Worker], None]], Coroutine[Any, Any, None]]  # calls
 
 
 @contextlib.asynccontextmanager
-async def beside(serve: Serve) -> AsyncIterator[None]:
+async def hosted(serve: Serve) -> AsyncIterator[None]:
     """Entered once the server was checked and the worker is made: what is wrong with either is raised here. At the end it
     drains. A worker that fails while the block runs is logged at once, and its error is raised at the end."""
     made: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()

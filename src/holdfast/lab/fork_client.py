@@ -24,12 +24,12 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
-class Nursery:
+class ForkClient:
     """The lab's side of it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.lab.cradle"],
+            [sys.executable, "-m", "holdfast.lab.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=clean_environment(),
@@ -39,7 +39,7 @@ class Nursery:
         self._came: dict[int, int] = {}  # by the number of the order: its pid
         self._ended: dict[int, int] = {}  # by pid: its exit code
         self._orders = 0
-        self._ear = threading.Thread(target=self._listen, name="nursery", daemon=True)
+        self._ear = threading.Thread(target=self._listen, name="forks", daemon=True)
         self._ear.start()
 
     def _listen(self) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.model.job import ClaimedJob
 from holdfast.model.queue import QueueRules, Rate
-from holdfast.runtime import early as early_module
 from holdfast.runtime import pace as pace_module
-from holdfast.runtime.early import Early
+from holdfast.runtime import token_wait as early_module
 from holdfast.runtime.inflight import Running
 from holdfast.runtime.pace import Pace
+from holdfast.runtime.token_wait import TokenWait
 
 
 class Here:
@@ -21,7 +21,7 @@ class Here:
     def __init__(self, **rules: Any) -> None:
         self.now = 1000.0
         self.pace = Pace({"q": QueueRules(**rules)})
-        self.early = Early(self.pace)
+        self.early = TokenWait(self.pace)
         self.asked = 0
         self.started: list[tuple[float, int]] = []
         self._ask, self.pace.early = self.pace.early, self._counted  # type: ignore[method-assign]

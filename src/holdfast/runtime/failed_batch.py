@@ -18,7 +18,7 @@ from .record import RecorderFailed, Recorders
 _FAILED = (Failed, DeadLettered)
 
 
-class Spoiled:
+class FailedBatch:
     def __init__(
         self,
         recorders: Recorders,
