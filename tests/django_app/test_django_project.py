@@ -154,6 +154,17 @@ def test_an_alias_that_has_no_postgresql_is_refused(alias: str, text: str) -> No
     assert text in str(refused.value)
 
 
+def test_a_connection_that_django_refuses_is_refused_in_its_words(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line a refusal is one line and exit code 2; Django's own error would be a traceback."""
+    monkeypatch.setitem(connections.settings["default"], "NAME", "")
+    connections.close_all()
+    with pytest.raises(ConfigurationError) as refused:
+        address_of("default")
+    assert str(refused.value).startswith("DATABASES['default']: settings.DATABASES is improperly configured.")
+
+
 def test_a_connection_without_autocommit_is_refused(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
     connections.close_all()

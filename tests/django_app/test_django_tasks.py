@@ -214,6 +214,16 @@ def test_a_task_that_leaves_the_process_has_failed(stock: Kit) -> None:
     assert result.errors[0].traceback.endswith("SystemExit: enough\n")
 
 
+def test_a_worker_has_no_line_for_each_task_but_at_debug(stock: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    for level, lines in ((logging.INFO, 0), (logging.DEBUG, 2)):
+        with caplog.at_level(level):
+            tasks.add.enqueue(1, 2)
+            caplog.clear()
+            stock.run_worker()
+        assert len([r for r in caplog.records if r.name == PACKAGE]) == lines
+    assert logging.getLogger(PACKAGE).level == logging.NOTSET
+
+
 def test_what_django_logs_of_a_task_is_logged_here(stock: Kit, caplog: pytest.LogCaptureFixture) -> None:
     """Its receivers hear our signals: one line when it is enqueued, begins and ends, with the error at its end."""
     with caplog.at_level(logging.DEBUG, PACKAGE):

@@ -1,6 +1,9 @@
 """Addresses, stop, reset, and the `holdfast db` commands."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -94,6 +97,20 @@ def test_start_keeps_it_running_for_the_commands_until_stop(ready: Path, user: S
     assert run("stop", path).stdout.startswith("Stopped")
     assert run("stop", path).stdout.startswith("No server runs")
     assert run("status", path).stdout.startswith("stopped")
+
+
+def test_env_is_a_line_with_which_other_programs_find_it(ready: Path) -> None:
+    path = f"--path={ready}"
+    stopped = run("env", path)
+    assert str(stopped.exception) == f"no server runs in {ready}. Start it: holdfast db start"
+    run("start", path)
+    line = run("env", path).stdout
+    code = "import psycopg; print(psycopg.connect().execute('SELECT current_database()').fetchone()[0])"
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    shell = ["sh", "-c", 'eval "$1" && exec "$2" -c "$3"', "sh", line, sys.executable, code]
+    seen = subprocess.run(shell, env=bare, capture_output=True, text=True, check=False)
+    assert (seen.stdout, seen.stderr) == ("holdfast\n", "")
+    run("stop", path)
 
 
 def test_psql_and_dump_pass_their_arguments_through(ready: Path, capfd: pytest.CaptureFixture[str]) -> None:

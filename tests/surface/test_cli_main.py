@@ -172,6 +172,21 @@ def test_a_scheme_of_another_database_is_the_users_mistake(program: Callable[...
         )
 
 
+def test_an_address_that_cannot_be_read_is_the_users_mistake(program: Callable[..., Outcome]) -> None:
+    for url in ("localhost/shop", "jdbc:postgresql://h/d", "postgres//h/d", "postgresql://u:se@cret@h/d"):
+        code, out, err = program("status", "-d", url)
+        assert (code, out) == (2, ""), url
+        assert err == (
+            "holdfast: the database address cannot be read. Write postgresql://user@host:5432/name, "
+            "with @ / : # ? and % in a password written as %40 %2F %3A %23 %3F and %25\n"
+        )
+    assert program("status", "-d", "embedded") == (
+        2,
+        "",
+        "holdfast: embedded is written with a colon: embedded:\n",
+    )
+
+
 def test_addresses_as_other_libraries_write_them(program: Callable[..., Outcome], kit: Kit) -> None:
     at = conninfo_to_dict(kit.url)
     where = urlencode({"host": at["host"], "port": at.get("port") or 5432})

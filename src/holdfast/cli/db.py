@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from holdfast.db.embedded import (
     status,
     stop,
 )
+from holdfast.db.migrate.address import parts_of
 from holdfast.errors import ConfigurationError
 from holdfast.settings import load_settings
 
@@ -89,6 +91,21 @@ def status_command(
         typer.echo(f"running: PostgreSQL {found.version}, process {found.pid}{users}{kept}\n{found.dsn}")
     else:
         typer.echo(f"stopped: {found.path}" if found.exists else f"stopped: nothing in {found.path} yet")
+
+
+@app.command("env")
+def env_command(path: PathOption = None) -> None:
+    """Print PGHOST and the like of the running server, for psql, Django and others: eval "$(holdfast db env)".
+
+    The line is for a shell.
+    """
+    found = status(_folder(path))
+    if found.dsn is None:
+        raise ConfigurationError(f"no server runs in {found.path}. Start it: holdfast db start")
+    parts = parts_of(found.dsn)
+    names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname"}
+    said = (f"{name}={shlex.quote(str(parts[part]))}" for name, part in names.items())
+    typer.echo(f"export {' '.join(said)}")
 
 
 @app.command("psql", context_settings=PASS_THROUGH)

@@ -118,17 +118,17 @@ def _print_check(check: Checked, shell: Shell) -> None:
         _print_finding(head, finding, shell)
         head = " " * _WIDTH
     if why := _not_checked(check):
-        typer.echo(f"{head}not checked: {render.line(why)}")
+        typer.echo(render.folded(f"{head}not checked: {render.line(why)}", _WIDTH))
     elif not check.findings:
-        typer.echo(f"{head}ok: {check.about}")
+        typer.echo(render.folded(f"{head}ok: {check.about}", _WIDTH))
 
 
 def _print_finding(head: str, finding: Finding, shell: Shell) -> None:
     level = render.styled(finding.level.upper(), _COLOURS.get(finding.level))
-    typer.echo(f"{head}{level} {render.line(finding.what)} [{finding.code}]")
+    typer.echo(render.folded(f"{head}{level} {render.line(finding.what)} [{finding.code}]", _WIDTH))
     indent = " " * _WIDTH
     for line in finding.details:
-        typer.echo(f"{indent}  {render.line(line)}")
+        typer.echo(render.folded(f"{indent}  {render.line(line)}", _WIDTH + 4))
     for line in shell.lines(finding.fix):
         typer.echo(f"{indent}  fix: {printable(line)}")
     for line in shell.lines(finding.otherwise):

@@ -57,7 +57,8 @@ def _print(found: Explanation, note: str | None, shell: Shell) -> None:
         typer.echo(f"{'task':<10}{render.line(what)}")
         typer.echo(f"{'state':<10}{found.state}")
     for index, reason in enumerate(found.reasons):
-        typer.echo(f"{'also' if index else 'why':<10}{render.line(reason.sentence)} [{reason.code}]")
+        said = f"{'also' if index else 'why':<10}{render.line(reason.sentence)} [{reason.code}]"
+        typer.echo(render.folded(said, 10))
         for line, text in enumerate(shell.lines(reason.advice)):
             typer.echo(f"{'or' if line else 'next':<10}{render.line(text)}")
     if found.advice and note:

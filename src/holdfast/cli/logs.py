@@ -5,6 +5,7 @@ their fields. Whatever a handler logs while it runs a job carries that job's con
 neither drive the terminal nor forge a line.
 """
 
+import functools
 import json
 import logging
 import sys
@@ -13,7 +14,7 @@ from enum import StrEnum
 from typing import Any, TextIO
 
 from holdfast import telemetry
-from holdfast.cli.render import colourful
+from holdfast.cli.render import colourful, folded
 from holdfast.model.text import printable
 
 _EventDict = MutableMapping[str, Any]
@@ -22,6 +23,7 @@ _BLOCKS = ("exception", "stack")  # shown below the line
 _MARK = "  | "
 _SAME = ("worker", "generation")  # of a console line: there is one worker at a terminal
 _SHORT_ID = 18  # characters of an id, as in tables
+_INDENT = 9  # of what does not fit the first line: behind the time, so that no value can begin a line
 
 
 class LogFormat(StrEnum):
@@ -59,7 +61,9 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         renderer = structlog.dev.ConsoleRenderer(
             colors=colourful(out), exception_formatter=plain, pad_event_to=24, sort_keys=False
         )
-        finish = [*([_briefly] if out.isatty() else []), _escape, renderer]
+        at_terminal = out.isatty()
+        fitted = [functools.partial(_fit, out)] if at_terminal else []
+        finish = [*([_briefly] if at_terminal else []), _escape, renderer, *fitted]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
@@ -70,6 +74,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
     )
     handler = logging.StreamHandler(out)
+    handler.setLevel(level.value.upper())  # a logger with a level of its own, as Django's, does not ask the root
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level.value.upper(), force=True)
     logging.captureWarnings(True)
@@ -104,6 +109,12 @@ def _briefly(_: Any, __: str, event: _EventDict) -> _EventDict:
     for name in _SAME:
         event.pop(name, None)
     return event
+
+
+def _fit(out: TextIO, _: Any, __: str, text: str) -> str:
+    """Its first line is the event; what is below has its own lines."""
+    head, mark, below = text.partition("\n")
+    return f"{folded(head.rstrip(' '), _INDENT, out)}{mark}{below}"
 
 
 def _of_day(text: str) -> str:

@@ -1,7 +1,10 @@
 """Tables, ages and JSON. A terminal gets colours, a pipe whole lines."""
 
+import contextlib
 import dataclasses
 import os
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -16,6 +19,7 @@ from holdfast.model.text import printable
 from holdfast.operate import wording
 from holdfast.store.queue_load import Count
 
+_COLOURED = re.compile("\x1b\\[[0-9;]*m")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -102,6 +106,35 @@ def colourful(stream: TextIO) -> bool:
 
 def styled(text: str, colour: str | None, stream: TextIO | None = None) -> str:
     return typer.style(text, fg=colour) if colour and colourful(stream or sys.stdout) else text
+
+
+def columns(stream: TextIO) -> int:
+    """How wide the terminal is: COLUMNS, what it says of itself, or 80."""
+    if not os.environ.get("COLUMNS"):
+        with contextlib.suppress(OSError, ValueError):  # a picture of it has no file
+            if found := os.get_terminal_size(stream.fileno()).columns:
+                return found
+    return shutil.get_terminal_size().columns
+
+
+def folded(text: str, indent: int, stream: TextIO | None = None) -> str:
+    """One line of words, in lines that fit the terminal: it would break them in the middle of a word. What follows the
+    first is indented. For programs and files it stays one line."""
+    stream = stream or sys.stdout
+    if not stream.isatty() or _shown(text) <= (width := columns(stream)):
+        return text
+    lines = [""]
+    for word in re.findall(r" *[^ ]+", text):
+        if _shown(lines[-1] + word) > width and lines[-1].strip():
+            lines.append(" " * min(indent, width // 2) + word.lstrip(" "))
+        else:
+            lines[-1] += word
+    return "\n".join(lines)
+
+
+def _shown(text: str) -> int:
+    """Columns, without what only colours."""
+    return len(_COLOURED.sub("", text))
 
 
 class Cell(str):

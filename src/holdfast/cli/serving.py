@@ -26,6 +26,7 @@ from holdfast import telemetry
 from holdfast.app import Holdfast
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
+from holdfast.cli.render import folded
 from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
 from holdfast.model.release import UNKNOWN, own_version
@@ -161,7 +162,8 @@ def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 
         names = f"queue{'s' if len(queues) > 1 else ''} {', '.join(queues)}"
         many = f"{processes} processes, each " if processes > 1 else ""
         what = f"holdfast {own_version()}" + ("" if app.release == UNKNOWN else f", release {app.release}")
-        print(f"{what}: {names}; {many}{concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
+        line = f"{what}: {names}; {many}{concurrency} at a time; {place}"
+        print(folded(line, 2, sys.stderr), file=sys.stderr)  # noqa: T201
 
 
 async def _serve(app: Holdfast, work: Work, tether: SupervisorLink | None) -> None:

@@ -48,8 +48,9 @@ def _print(found: Overview, place: str) -> None:
     dead = f"dead        {render.number(found.dead_letters)}"
     typer.echo(render.styled(dead, "red" if found.dead_letters.count else None))
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
-    typer.echo(f"database    {place}, PostgreSQL {found.server_version}, schema {found.schema_version}")
-    typer.echo(f"durability  {found.durability}")
+    server = f"{place}, PostgreSQL {found.server_version}, schema {found.schema_version}"
+    typer.echo(render.folded(f"database    {server}", 12))
+    typer.echo(render.folded(f"durability  {found.durability}", 12))
 
 
 def _print_unserved(found: Overview) -> None:
@@ -60,7 +61,7 @@ def _print_unserved(found: Overview) -> None:
         )
         said = f"queue {name} has due jobs and no worker. Start one: {start}"
         typer.echo("")
-        typer.echo(render.styled(f"nobody      {said}", "red"))
+        typer.echo(render.styled(render.folded(f"nobody      {said}", 12), "red"))
 
 
 def _print_paused(found: Overview) -> None:

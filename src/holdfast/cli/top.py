@@ -20,6 +20,7 @@ from holdfast.model.text import printable
 from holdfast.operate.doctor.finding import Finding
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
+from holdfast.operate.wording import several
 from holdfast.shapes import CHECKS
 from holdfast.store.queue_load import WorkerLine
 from holdfast.store.stats import Done
@@ -90,7 +91,7 @@ def _draw(top: Top, place: str, every: str, shell: Shell) -> None:
     typer.echo(f"{place}   {top.at:%H:%M:%S} UTC, every {every}, Ctrl-C leaves")
     late = f", {found.workers.late} late" if found.workers.late else ""
     typer.echo(
-        f"{found.workers.alive} workers{late}, {found.finished_last_minute:,} finished in the last minute, "
+        f"{several(found.workers.alive, 'worker')}{late}, {found.finished_last_minute:,} finished in the last minute, "
         f"{render.number(found.dead_letters)} dead letters"
     )
     typer.echo("")

@@ -1,5 +1,6 @@
 """The address of the database, from settings.DATABASES."""
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 from psycopg.conninfo import make_conninfo
@@ -27,7 +28,10 @@ def address_of(alias: str) -> str:
             f"DATABASES[{alias!r}] has AUTOCOMMIT: False. Jobs need to know where a transaction ends: take it out, and "
             "use transaction.atomic(), or ATOMIC_REQUESTS for every view"
         )
-    given = connection.get_connection_params()
+    try:
+        given = connection.get_connection_params()
+    except ImproperlyConfigured as error:
+        raise ConfigurationError(f"DATABASES[{alias!r}]: {error}") from None
     return make_conninfo(
         **{name: value for name, value in given.items() if name in _KEYWORDS and value is not None}
     )

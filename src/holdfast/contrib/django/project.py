@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
+import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import django
@@ -24,6 +25,7 @@ from .connections import DjangoLender, threads, usable_connections
 from .options import Options, read_options
 
 NAME = "holdfast.contrib.django:app"
+_LINE_PER_TASK = ("django.tasks", "django_tasks")  # loggers
 
 
 class DjangoHoldfast(Holdfast):
@@ -97,10 +99,26 @@ class DjangoHoldfast(Holdfast):
 async def _with_threads(given: Any, app: Holdfast) -> AsyncIterator[None]:
     """The lifespan of the settings, and the end of the threads of async handlers."""
     try:
-        async with contextlib.nullcontext() if given is None else given(app):
-            yield
+        with _no_line_per_task():
+            async with contextlib.nullcontext() if given is None else given(app):
+                yield
     finally:
         threads.close(connections.close_all)
+
+
+@contextlib.contextmanager
+def _no_line_per_task() -> Iterator[None]:
+    """Django logs two lines at info for every task. A worker sums its jobs up, and has a line for each at debug alone: so
+    have these, unless LOGGING gives that logger a level."""
+    below = logging.getLogger().getEffectiveLevel() > logging.DEBUG
+    changed = [logger for logger in map(logging.getLogger, _LINE_PER_TASK) if below and not logger.level]
+    for logger in changed:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger in changed:
+            logger.setLevel(logging.NOTSET)
 
 
 def _set_up() -> None:

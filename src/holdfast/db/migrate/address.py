@@ -61,12 +61,16 @@ def session(dsn: str) -> Iterator[Connection]:
             raise MigrationFailed(f"cannot read the schema of {place}: {one_line(error)}") from error
 
 
+def _unreadable(dsn: str) -> str:
+    return "embedded is written with a colon: embedded:" if dsn == "embedded" else _UNREADABLE
+
+
 def parts_of(dsn: str) -> dict[str, Any]:
     """What a conninfo says; one that cannot be read is refused in words."""
     try:
         return dict(conninfo_to_dict(libpq_address(dsn)))
     except psycopg.Error:
-        raise DatabaseUnavailable(_UNREADABLE) from None  # libpq's own text quotes pieces of the address
+        raise ConfigurationError(_unreadable(dsn)) from None  # libpq's own text quotes pieces of the address
 
 
 def describe(dsn: str) -> str:
@@ -74,7 +78,7 @@ def describe(dsn: str) -> str:
     parts = parts_of(dsn)
     host, port, name, user = (str(parts.get(key) or "") for key in ("host", "port", "dbname", "user"))
     if "@" in host + name or (port and not port.replace(",", "").isdigit()):
-        raise DatabaseUnavailable(_UNREADABLE)
+        raise ConfigurationError(_UNREADABLE)
     where = f" at {host or 'the default host'}" + (f":{port}" if port else "")
     return (
         (f"database {name!r}" if name else "the default database") + where + (f" as {user!r}" if user else "")
@@ -93,7 +97,7 @@ def masked(dsn: str) -> str:
             return make_conninfo(**{**parts, **secrets}) if secrets else dsn
         shown = _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", dsn, count=1))
         seen = parts_of(shown)
-    except (ConfigurationError, DatabaseUnavailable):
+    except ConfigurationError:
         return _HIDDEN
     return shown if all(seen.get(key) == "***" for key in secrets) else _HIDDEN
 
