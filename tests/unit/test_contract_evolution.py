@@ -361,7 +361,7 @@ RULED: list[tuple[str, Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("make", "before", "after", "value"), [c[1:] for c in RULED], ids=[c[0] for c in RULED]
+    ("make", "before", "after", "value"), [c[1:] for c in RULED], ids=[c[0].replace(" ", "_") for c in RULED]
 )
 def test_a_rule_that_json_schema_has_no_word_for_is_part_of_the_contract(
     make: Any, before: Any, after: Any, value: Any
