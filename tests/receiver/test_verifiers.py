@@ -233,6 +233,19 @@ def test_a_timestamp_is_digits_only(text: str) -> None:
         StandardWebhooks(SECRET).verify(headers, body, NOW)
 
 
+@pytest.mark.parametrize("name", ["webhook_id", "webhook_timestamp", "webhook_signature"])
+def test_a_header_that_is_no_text_is_refused_and_is_no_fault_of_ours(name: str) -> None:
+    """aiohttp's server gives bytes that are no UTF-8 as halves of surrogate pairs."""
+    headers = of(
+        **{"webhook_id": "msg_1", "webhook_timestamp": "1", "webhook_signature": "v1,x", name: "\udc80"}
+    )
+    with pytest.raises(InvalidMessage, match="is no text"):
+        StandardWebhooks(SECRET).verify(headers, b"{}", NOW)
+    signed = Hmac("s", header="X-S", id_header="X-I", timestamp_header="X-T", signed="{id}{timestamp}{body}")
+    with pytest.raises(InvalidMessage, match="is no text"):
+        signed.verify({"x-s": ["a"], "x-i": ["b"], "x-t": ["\udc80"]}, b"{}", NOW)
+
+
 def test_only_the_first_ten_signatures_are_looked_at() -> None:
     good = standard(SECRET)["webhook-signature"][0]
     junk = "v1," + base64.b64encode(b"0" * 32).decode()

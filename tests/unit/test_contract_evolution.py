@@ -3,12 +3,22 @@
 import dataclasses
 import datetime
 import decimal
+import json
 import uuid
-from typing import Any, Literal, NotRequired, Optional, Union
+from typing import Annotated, Any, Literal, NotRequired, Optional, Union
 
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NaiveDatetime,
+    PastDate,
+    computed_field,
+    create_model,
+)
 from typing_extensions import TypedDict
 
 from holdfast.shapes.events.contract import EventType
@@ -17,6 +27,7 @@ from holdfast.shapes.events.contracts.catalog import Declared, contract_of
 from holdfast.shapes.events.contracts.check import Verdict, verdicts
 from holdfast.shapes.events.contracts.explain import reasons
 from holdfast.shapes.events.contracts.schemas import schemas_of
+from holdfast.tasks.convert import Misfit
 
 # ruff: noqa: UP007, UP045 the ways that users write it
 
@@ -307,6 +318,110 @@ def test_what_cannot_be_decided_counts_as_no_and_says_so() -> None:
             "version 2 events may have"
         ),
     ]
+
+
+def field(kind: Any) -> Any:
+    """A model with one field."""
+    return create_model("One", x=(kind, ...))
+
+
+def struct(kind: Any) -> Any:
+    return msgspec.defstruct("One", [("x", kind)], module=__name__)
+
+
+D, AT, DAY, SPAN = decimal.Decimal, datetime.datetime, datetime.date, datetime.timedelta
+AWARE = Annotated[AT, msgspec.Meta(tz=True)]
+NAMES = Literal["a", "b"]
+# What the second class does not take of the first, though JSON Schema has the same words for both.
+RULED: list[tuple[str, Any, Any, Any, Any]] = [
+    ("text, then Decimal", field, str, D, "abc"),
+    ("Decimal not below 0", field, D, Annotated[D, Field(ge=0)], D(-5)),
+    ("Decimal of 2 places", field, D, Annotated[D, Field(decimal_places=2)], D("1.234")),
+    ("Decimal of 4 digits", field, D, Annotated[D, Field(max_digits=4)], D(12345)),
+    ("number, then few digits", field, float, Annotated[D, Field(max_digits=3)], 1.2345),
+    ("number, then few places", field, float, Annotated[D, Field(decimal_places=1)], 1.25),
+    ("time with its zone", field, AT, AwareDatetime, AT(2026, 1, 1)),
+    ("time without a zone", field, AT, NaiveDatetime, AT(2026, 1, 1, tzinfo=datetime.UTC)),
+    ("day not before another", field, DAY, Annotated[DAY, Field(ge=DAY(2020, 1, 1))], DAY(2000, 1, 1)),
+    ("day in the past", field, DAY, PastDate, DAY(9000, 1, 1)),
+    ("not longer than a day", field, SPAN, Annotated[SPAN, Field(le=SPAN(1))], SPAN(2)),
+    ("keys become numbers", field, dict[str, int], dict[int, int], {"a": 1}),
+    ("keys have a least", field, dict[int, int], dict[Annotated[int, Field(ge=3)], int], {1: 1}),
+    ("keys of either kind", field, dict[str, int], dict[int | uuid.UUID, int], {"a": 1}),
+    ("msgspec: text, then a time", struct, str, AT, "abc"),
+    ("msgspec: text, then an hour", struct, str, datetime.time, "abc"),
+    ("msgspec: in a list", struct, list[str], list[AT], ["abc"]),
+    ("msgspec: in a tuple", struct, tuple[int, str], tuple[int, AT], (1, "abc")),
+    ("msgspec: in a union", struct, int | str | None, int | AT | None, "abc"),
+    ("msgspec: with its zone", struct, AT, AWARE, AT(2026, 1, 1)),
+    ("msgspec: keys become numbers", struct, dict[str, int], dict[int, int], {"a": 1}),
+    ("msgspec: keys become ids", struct, dict[str, int], dict[uuid.UUID, int], {"a": 1}),
+    ("msgspec: keys become few", struct, dict[str, int], dict[NAMES, int], {"c": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "before", "after", "value"), [c[1:] for c in RULED], ids=[c[0].replace(" ", "_") for c in RULED]
+)
+def test_a_rule_that_json_schema_has_no_word_for_is_part_of_the_contract(
+    make: Any, before: Any, after: Any, value: Any
+) -> None:
+    old, new = make(before), make(after)
+    written = json.loads(json.dumps(EventType("x", 1, old, None).encode(old(x=value))))
+    with pytest.raises(Misfit):
+        EventType("x", 2, new, None).converter.load(written)
+    found = verdict(old, new)
+    assert found.backward != "yes"
+    assert any(change.startswith("x") for change in found.changes), "and the text says where"
+    for cls in (old, new):
+        both = verdict(cls, cls)
+        assert (both.backward, both.forward) == ("yes", "yes")
+
+
+@pytest.mark.parametrize(
+    ("make", "before", "after"),
+    [
+        (field, AwareDatetime, AT),
+        (field, Annotated[D, Field(ge=0)], D),
+        (field, Annotated[int, Field(ge=-9, le=99)], Annotated[D, Field(max_digits=2, decimal_places=0)]),
+        (field, dict[int, int], dict[str, int]),
+        (field, dict[int, int], dict[int | str, int]),
+        (field, D, str),
+        (struct, AWARE, AT),
+        (struct, AT, str),
+        (struct, dict[NAMES, int], dict[str, int]),
+        (struct, dict[Literal["a"], int], dict[NAMES, int]),
+    ],
+)
+def test_a_rule_may_be_given_up(make: Any, before: Any, after: Any) -> None:
+    assert verdict(make(before), make(after)).backward == "yes"
+
+
+def test_a_rule_in_a_class_within_a_class_is_found_and_explained() -> None:
+    class Inner(msgspec.Struct):
+        at: datetime.datetime
+
+    class Outer(msgspec.Struct):
+        rows: dict[str, list[Inner]]
+
+    class InnerText(msgspec.Struct, tag="Inner"):
+        at: str
+
+    old = msgspec.defstruct("Outer", [("rows", dict[str, list[InnerText]])], module=__name__)
+    found = verdict(old, Outer)
+    assert found.backward != "yes"
+    assert "rows.*[].at: version 2 code wants it to have the format date-time" in found.changes[0]
+    aware = verdict(field(AT), field(AwareDatetime)).changes
+    assert "x: version 2 code wants it to keep the rule `aware`, and version 1 events need not." in aware[0]
+
+
+def test_patterns_and_values_with_braces_are_shown_as_they_are() -> None:
+    found = verdict(field(str), field(Annotated[str, Field(pattern=r"^[0-9]{4}$")]))
+    assert "x: version 2 code wants it to have the pattern ^[0-9]{4}$, and" in found.changes[0]
+    found = verdict(field(Literal["{}", "{x}"]), field(Literal["{}"]))
+    assert found.changes[0].startswith(
+        'x: version 1 events may have "{x}", and version 2 code takes "{}". Keep'
+    )
 
 
 def test_a_writer_writes_every_field_and_no_other() -> None:

@@ -35,6 +35,8 @@ def test_endpoints_are_made_shown_changed_and_removed(
     assert "whsec_" not in shown + str(cli.json("webhook", "show", one))
     assert "tok-1" not in shown + str(cli.json("webhook", "show", one))
     cli.text("webhook", "update", one, "--url", "https://acme.example/new", "-e", "a.*", "-e", "b")
+    assert cli.json("webhook", "update", one, "--concurrency", "3")["rate"] == 5.0
+    assert cli.json("webhook", "update", one, "--rate", "none")["rate"] is None
     cli.text("webhook", "pause", one)
     found = cli.json("webhook", "show", one)
     assert (found["url"], found["events"], found["status"]) == (
@@ -63,6 +65,8 @@ def test_endpoints_are_made_shown_changed_and_removed(
         for act in (
             "create",
             "create",
+            "update",
+            "update",
             "update",
             "pause",
             "enable",

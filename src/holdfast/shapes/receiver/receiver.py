@@ -12,6 +12,7 @@ from ...errors import DatabaseError
 from ...model import asgi
 from ...model.asgi import ASGI, AnyHeaders, Receive, Scope, Send, by_name
 from ...tasks.definition import Binding
+from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
 from ...tasks.task import Task
 from ...tasks.writer import unknown_queue
@@ -103,8 +104,12 @@ class Receiver(Generic[T]):
         return cast(AppProducer, self._binding.require(self.task.name)).database
 
     def _taken(self, headers: Headers, body: bytes) -> NewMessage | Receipt:
+        if not isinstance(body, bytes):
+            if not isinstance(body, bytearray | memoryview):
+                raise TypeError(f"body must be the bytes of the request as they came, not {shown(body)}")
+            body = bytes(body)
         now = self._database.clock.now()
-        taken = self._intake.take(self._verifier, headers, bytes(body), now)
+        taken = self._intake.take(self._verifier, headers, body, now)
         if isinstance(taken, Receipt) and taken.outcome == "refused":
             counted(self.source, "refused")
             telemetry.emit(

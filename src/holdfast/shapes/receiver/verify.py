@@ -17,6 +17,7 @@ from ...errors import InvalidMessage, TaskDefinitionError, VerificationFailed
 from ...model import signing
 from ...model.duration import Duration, seconds
 from ...model.signing import MOST_SIGNATURES
+from ...model.text import storable
 
 Secrets: TypeAlias = str | Sequence[str] | Callable[[], Sequence[str]]  # several: rotation
 Headers: TypeAlias = Mapping[str, Sequence[str]]  # names in lower case
@@ -52,6 +53,10 @@ def one(headers: Headers, name: str) -> str:
         raise InvalidMessage(f"the header {name} is there {len(found)} times")
     if not found or not found[0]:
         raise VerificationFailed(f"there is no header {name}")
+    if (
+        not found[0].isascii() and storable(found[0], 4 * len(found[0])) != found[0]
+    ):  # from a framework that reads headers with surrogateescape
+        raise InvalidMessage(f"the header {name} is no text")
     return found[0]
 
 

@@ -15,6 +15,7 @@ from ...model.duration import Duration, seconds
 from ...model.queue import Rate
 from ...model.sealing import KeyRing, Sealed, bound_to, key_ring
 from ...model.signing import new_secret, public_key
+from ...model.text import storable
 from ...tasks import checks
 from ...tasks.payload import shown
 from .asked import Unsealed
@@ -26,6 +27,7 @@ MOST_HEADERS = 20
 LONGEST_HEADER = 4096
 SLOWEST, QUICKEST = 1 / (30 * 86400.0), 1_000_000.0  # requests in a second
 LONGEST_OVERLAP = 30 * 86400.0
+NONE = "none"  # takes a rate away
 Scheme = Literal["v1", "v1a"]
 _OWN = ("host", "connection", "transfer-encoding", "user-agent")
 
@@ -173,6 +175,8 @@ def _status(_: Spec, __: UUID, status: object) -> dict[str, Any]:
 
 
 def _rate(_: Spec, __: UUID, rate: object) -> dict[str, Any]:
+    if rate == NONE:
+        return {"rate": None, "burst": None}
     found = checked_rate(rate)
     return {"rate": found.per_second, "burst": found.size}
 
@@ -195,8 +199,11 @@ def _headers(_: Spec, endpoint: UUID, headers: object) -> dict[str, Any]:
 
 
 def _description(_: Spec, __: UUID, text: object) -> dict[str, Any]:
-    if not isinstance(text, str) or len(text) > 1000 or "\0" in text:
-        raise ConfigurationError(f"description must be text of at most 1000 characters, not {shown(text)}")
+    if not isinstance(text, str) or len(text) > 1000 or storable(text) != text:
+        raise ConfigurationError(
+            "description must be text of at most 1000 characters, without NUL and halves of characters, "
+            f"not {shown(text)}"
+        )
     return {"description": text}
 
 

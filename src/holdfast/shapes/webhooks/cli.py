@@ -17,6 +17,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.webhooks import asked, cli_deliveries
+from holdfast.shapes.webhooks.checking import NONE
 from holdfast.shapes.webhooks.cli_deliveries import EndpointArgument, Hooks, RateOption, rate_of, say
 from holdfast.shapes.webhooks.model import Endpoint, Secret, endpoint_of
 
@@ -181,7 +182,9 @@ def update_command(
     operator: Operator,
     url: UrlOption = None,
     event: EventOption = None,
-    rate: RateOption = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="RATE", help="Such as 5/s or 100/m; none takes it away.")
+    ] = None,
     concurrency: ConcurrencyOption = None,
     header: HeaderOption = None,
     description: DescriptionOption = None,
@@ -190,7 +193,7 @@ def update_command(
     given = {
         "url": url,
         "events": event,
-        "rate": rate_of(rate),
+        "rate": rate if rate == NONE else rate_of(rate),
         "concurrency": concurrency,
         "headers": _headers(header),
         "description": description,

@@ -4,7 +4,7 @@ With `conn` a change is part of the caller's transaction. An endpoint of another
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import UUID
 
 from ...db.database import Database
@@ -119,14 +119,15 @@ class Endpoints:
         url: str | None = None,
         events: Sequence[str] | None = None,
         status: EndpointStatus | None = None,
-        rate: Rate | None = None,
+        rate: Rate | Literal["none"] | None = None,
         concurrency: int | None = None,
         headers: Mapping[str, str] | None = None,
         description: str | None = None,
         conn: object = None,
     ) -> Endpoint:
-        """Change what is given. "paused": what is pending waits, and new events make no deliveries. "disabled": what is
-        pending is cancelled. "active" after "disabled": one delivery is tried before the others."""
+        """Change what is given; `rate="none"` takes the rate away. "paused": what is pending waits, and new events make no
+        deliveries. "disabled": what is pending is cancelled. "active" after "disabled": one delivery is tried before the
+        others."""
         act = self._acts.update(
             endpoint, tenant, url=url, events=events, status=status, rate=rate, concurrency=concurrency,
             headers=headers, description=description,
@@ -141,7 +142,7 @@ class Endpoints:
         url: str | None = None,
         events: Sequence[str] | None = None,
         status: EndpointStatus | None = None,
-        rate: Rate | None = None,
+        rate: Rate | Literal["none"] | None = None,
         concurrency: int | None = None,
         headers: Mapping[str, str] | None = None,
         description: str | None = None,

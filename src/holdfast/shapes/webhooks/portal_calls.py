@@ -14,7 +14,7 @@ from ...model.strict_json import parse_json
 from ...tasks.payload import shown
 from . import asked
 from .acts import Act, Acts
-from .checking import checked_rate
+from .checking import NONE, checked_rate
 from .model import Attempt, Delivery, Endpoint, Secret
 
 PAGE = 50
@@ -22,6 +22,7 @@ MOST = 100
 _ID = "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"
 _CREATE = {"url", "events", "ordered", "scheme", "rate", "concurrency", "headers", "description"}
 _UPDATE = {"url", "events", "status", "rate", "concurrency", "headers", "description"}
+_EMPTY: Mapping[str, Any] = {"rate": NONE, "headers": {}, "description": ""}  # what null makes of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Given:
             raise InvalidMessage(f"the body must be a JSON object, not {shown(found)}")
         if unknown := sorted(set(found) - known):
             raise InvalidMessage(
-                f"there is no field {shown(unknown[0])} (known: {', '.join(sorted(known)) or 'none'})"
+                f"there is no field {unknown[0]!a:.80} (known: {', '.join(sorted(known)) or 'none'})"
             )
         return found
 
@@ -72,7 +73,7 @@ class Given:
             raise InvalidMessage("a parameter is there twice")
         if unknown := sorted(set(found) - known):
             raise InvalidMessage(
-                f"there is no parameter {shown(unknown[0])} (known: {', '.join(sorted(known))})"
+                f"there is no parameter {unknown[0]!a:.80} (known: {', '.join(sorted(known))})"
             )
         return found
 
@@ -225,6 +226,10 @@ def _update(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
     _at_once(fields.get("concurrency"), limits)
     if "rate" in fields:
         fields["rate"] = _rate(fields["rate"])
+    for name in [name for name, value in fields.items() if value is None]:
+        if name not in _EMPTY:
+            raise InvalidMessage(f"{name} must not be null")
+        fields[name] = _EMPTY[name]
     return acts.update(given.id, given.tenant, **fields)
 
 

@@ -4,11 +4,13 @@ Its `yes` is a proof. What it cannot decide is `unknown`, which counts as no. A 
 name alone: text of one format fits a reader of the same format, or of none.
 """
 
+import re
 from types import ModuleType
 from typing import Any, Literal
 
 from ....distribution import install
 from ....errors import ConfigurationError
+from .rules import RULES
 from .schemas import Schema, essence, mapped
 
 Answer = Literal["yes", "no", "unknown"]
@@ -38,16 +40,17 @@ def _library() -> ModuleType:
 
 
 def plain(schema: Schema) -> Any:
-    """Without texts, and with each format as a pattern that nothing else has."""
+    """Without texts, and with each format and each rule as a pattern that nothing else has."""
     return mapped(essence(schema), _by_pattern)
 
 
 def _by_pattern(part: Schema) -> Schema:
     names = [f"{key} {part[key]}" for key in _FORMATS if key in part]
+    names += [f"rule {rule}" for rule in part.get(RULES, ())]
     if not names:
         return part
-    rest = {key: value for key, value in part.items() if key not in _FORMATS}
-    marks = [{"pattern": f"^<{name}>"} for name in names]
+    rest = {key: value for key, value in part.items() if key not in (*_FORMATS, RULES)}
+    marks = [{"pattern": re.escape(f"<{name}>")} for name in names]  # no ^: text may have several
     if "pattern" not in rest and len(marks) == 1:
         return {**rest, **marks[0]}
     return {**rest, "allOf": [*rest.get("allOf", ()), *marks]}

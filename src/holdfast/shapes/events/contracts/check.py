@@ -55,7 +55,7 @@ def _itself(own: Contract, stored: Versions, where: str) -> Verdict | None:
 
 
 def _told(found: list[Reason], writer: str, reader: str) -> list[str]:
-    return [f"{r.path or 'the data'}: {r.what.format(w=writer, r=reader)}." for r in found]
+    return [f"{r.path or 'the data'}: {r.said(writer, reader)}." for r in found]
 
 
 def _pair(item: Declared, before: Contract, code: Mapping[tuple[str, int], Declared]) -> Verdict:
@@ -91,7 +91,7 @@ def _explained(
     w, r = f"version {writer.version}", f"version {reader.version}"
     found = reasons(writer.writer, reader.reader)
     for reason in found:
-        yield f"{reason.path or 'the data'}: {reason.what.format(w=w, r=r)}. {advice(reason)}"
+        yield f"{reason.path or 'the data'}: {reason.said(w, r)}. {advice(reason)}"
     if answer == "unknown":
         beside = "" if found else "no difference was found that matters, but "
         yield (

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .rules import RULES
 from .schemas import Schema
 
 
@@ -20,6 +21,10 @@ class Reason(NamedTuple):
     what: str
     fix: str
     keep: str
+
+    def said(self, writer: str, reader: str) -> str:
+        """Not by format(): patterns and values of the user may have braces in them."""
+        return self.what.replace("{w}", writer).replace("{r}", reader)
 
 
 def reasons(writer: Schema, reader: Schema) -> list[Reason]:
@@ -282,7 +287,7 @@ def _rule(path: str, what: str, rule: str) -> Reason:
 
 
 def _bounds(w: Schema, r: Schema, path: str) -> Iterator[Reason]:
-    """Numbers, lengths, patterns and formats."""
+    """Numbers, lengths, patterns, formats and rules."""
     if "const" in w:
         yield from _value_bounds(w["const"], r, path)
         return
@@ -307,6 +312,8 @@ def _bounds(w: Schema, r: Schema, path: str) -> Iterator[Reason]:
             yield _rule(
                 path, "it", f"have the {'encoding' if key == 'contentEncoding' else key} {r[key]}{had}"
             )
+    rules = [rule for rule in r.get(RULES, ()) if rule not in w.get(RULES, ())]
+    yield from (_rule(path, "it", f"keep the rule `{rule}`") for rule in rules)
 
 
 def _end(part: Schema, name: str, strict: str, sign: int) -> tuple[float, int] | None:

@@ -10,6 +10,7 @@ from typing import Any
 from ..declare import Declared as Subscribed
 from .catalog import Declared
 from .explain import alternatives
+from .rules import RULES
 from .schemas import Schema
 
 INDEX = "README.md"
@@ -148,7 +149,7 @@ def _word(atom: Schema, root: Schema) -> str:
         "minLength": "{} characters or more",
         "maxLength": "{} characters or fewer",
     }
-    rules = [text.format(atom[key]) for key, text in said.items() if key in atom]
+    rules = [text.format(atom[key]) for key, text in said.items() if key in atom] + atom.get(RULES, [])
     return f"{word} ({', '.join(rules)})" if rules else word
 
 

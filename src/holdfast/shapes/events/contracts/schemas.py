@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ....errors import TaskDefinitionError
 from ....tasks.convert import MsgspecConverter, PydanticConverter, type_name
 from ..contract import EventType
+from .rules import described, marked
 
 Schema = dict[str, Any]
 
@@ -48,7 +49,7 @@ def schemas_of(kind: EventType) -> Schemas:
         if isinstance(converter, MsgspecConverter):
             return Schemas(*map(_plain, _of_msgspec(converter, kind.cls)))
         if isinstance(converter, PydanticConverter):
-            reader = converter.json_schema(mode="validation")
+            reader = converter.json_schema(mode="validation", schema_generator=described())
             writer = converter.json_schema(mode="serialization", schema_generator=_written())
             return Schemas(_plain(reader), _plain(closed(writer)))
     except Exception as error:  # both libraries raise errors of their own, of fields that the user defined
@@ -68,10 +69,9 @@ def _plain(schema: Schema) -> Schema:
 @functools.cache
 def _written() -> Any:
     """How pydantic describes what `publish` writes: it dumps every field, and no computed one."""
-    from pydantic.json_schema import GenerateJsonSchema
     from pydantic_core import PydanticOmit
 
-    class Written(GenerateJsonSchema):
+    class Written(described()):  # type: ignore[misc]
         def computed_field_schema(self, schema: Any) -> Any:
             raise PydanticOmit
 
@@ -88,6 +88,7 @@ def _of_msgspec(converter: MsgspecConverter, cls: type) -> Schemas:
     reader = converter.schema()
     if reader is None:
         raise TypeError("msgspec cannot describe one of its fields")
+    reader = marked(reader, cls)
     return Schemas(reader, closed(reader, complete=not _leaves_out(cls)))
 
 
