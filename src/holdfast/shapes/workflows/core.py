@@ -36,6 +36,7 @@ class Scope:
     name: str
     at: datetime  # of the last record that it has seen
     cancellable: bool = True
+    cancel_raised: bool = False  # here, or in a branch that ended: it is raised once in each line of execution
     task: "asyncio.Task[Any] | None" = None
     randoms: int = 0
 
@@ -65,7 +66,6 @@ class Core(Records):
         self.runnable = 1  # scopes and steps that do not wait for anybody else
         self.leave: Callable[[], None] | None = None  # called with it
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
-        self.cancel_raised = False
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
@@ -165,7 +165,7 @@ class Core(Records):
 
     def may_cancel(self, scope: Scope) -> bool:
         """Whether a cancel would be raised at a call that begins now."""
-        return scope.cancellable and not self.cancel_raised
+        return scope.cancellable and not scope.cancel_raised
 
     async def compensates(self, yes: bool) -> None:
         """Say so, if that is new."""
@@ -199,7 +199,7 @@ class Core(Records):
         scope.at = max(scope.at, row.at)
         record = row.record
         if record.outcome == "cancelled":
-            self.cancel_raised = True
+            scope.cancel_raised = True
             raise WorkflowCancelled(_reason(record.error))
         if record.outcome == "failed":
             raise failure(record)

@@ -71,6 +71,7 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
             call._scope if isinstance(call, Branch) else f"{inside}g{number}.{index}",
             scope.at,
             scope.cancellable,
+            scope.cancel_raised,
         )
         for index, call in enumerate(calls)
     ]
@@ -105,6 +106,7 @@ async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list
     tasks = _start(core, calls, scopes, family)
     await _all(tasks, family)
     scope.at = max([scope.at, *(branch.at for branch in scopes)])
+    scope.cancel_raised = any(branch.cancel_raised for branch in scopes)
     if core.stopped is not None:
         raise core.stopped
     return [task.result() for task in tasks]
@@ -147,6 +149,7 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
     if core.stopped is not None:
         raise core.stopped
     scope.at = max(scope.at, scopes[winner].at, found.at)
+    scope.cancel_raised = scopes[winner].cancel_raised
     result: T = tasks[0].result()
     return winner, result
 

@@ -273,7 +273,7 @@ class Workflow(Steps):
         core = self._core
         scope = core.scope("continue_as_new")
         if core.journal.cancelled.is_set() and core.may_cancel(scope):
-            core.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
+            scope.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
             raise WorkflowCancelled("the run was cancelled")
         raise ContinueAsNew(self._encode(args, kwargs))
 
