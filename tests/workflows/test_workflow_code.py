@@ -547,6 +547,8 @@ async def test_helpers_are_the_same_in_every_replay_and_one_more_moves_no_other(
         made = [str(wf.uuid()), wf.random().random()]
         if more:
             await wf.gather(inner(wf))
+            wf.random()
+        made.append(str(wf.uuid()))
         await wf.step(say, "a")
         return [*made, wf.now().isoformat()]
 
@@ -560,7 +562,7 @@ async def test_helpers_are_the_same_in_every_replay_and_one_more_moves_no_other(
 
 
 def wf_at_begin(ended: object, store: Store) -> bool:
-    return bool(result(ended)[2] == store.rows[0].at.isoformat() > BEGIN.isoformat())
+    return bool(result(ended)[3] == store.rows[0].at.isoformat() > BEGIN.isoformat())
 
 
 async def test_patched_is_false_for_runs_that_were_past_it() -> None:

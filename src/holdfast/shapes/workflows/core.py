@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
 
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe
+from ...tasks.convert import Misfit
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled
 from .journal import STICKY, History, Journal, Kind, Record, RecordRefused, Stored, Wait
 from .records import Records
@@ -36,9 +37,14 @@ class Scope:
     name: str
     at: datetime  # of the last record that it has seen
     cancellable: bool = True
-    cancel_raised: bool = False  # here, or in a branch that ended: it is raised once in each line of execution
+    cancel_raised: bool = (
+        False  # here, or in a branch that ended: it is raised once in each line of execution
+    )
+    lost: bool = (
+        False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
+    )
     task: "asyncio.Task[Any] | None" = None
-    randoms: int = 0
+    seeds: dict[str, int] = field(default_factory=dict)  # how often random() and uuid() were called
 
 
 current: ContextVar[Scope | None] = ContextVar("holdfast_workflow_scope", default=None)
@@ -138,7 +144,9 @@ class Core(Records):
 
     # Places
 
-    def find(self, place: Place, kind: Kind) -> Stored | None:
+    def find(self, scope: Scope, place: Place, kind: Kind) -> Stored | None:
+        if scope.lost:
+            return self._recorded(place, kind)
         try:
             found = self.replay.find(place, kind)
             if found is None and self._behind == "refuse":
@@ -155,6 +163,21 @@ class Core(Records):
             self.stop(Evicted(), Released("the history ends here"))
             raise Evicted
         return found
+
+    def _recorded(self, place: Place, kind: Kind) -> Stored:
+        """For a branch that was cancelled where its records end."""
+        found = self.replay.stored(place.key)
+        if found is None or found.record.kind != kind or found.record.outcome in UNDECIDED:
+            raise asyncio.CancelledError
+        return found
+
+    def misfit(self, scope: Scope, error: Misfit) -> NoReturn:
+        """What was recorded is not of the type that the code has now."""
+        if scope.lost:
+            raise asyncio.CancelledError
+        wrong = Diverged(f"diverged: {error}")
+        self.stop(wrong, Held(str(wrong)))
+        raise wrong from None
 
     def end(self, scope: Scope) -> None:
         try:
