@@ -27,6 +27,7 @@ class Rules:
 
     max_history: int = MAX_HISTORY
     sticky: float = STICKY  # seconds that a wait stays in memory
+    verify: bool = False  # replay each run that completes once more (the test kit, and python -X dev)
 
 
 @dataclass(slots=True, eq=False)

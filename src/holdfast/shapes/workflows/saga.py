@@ -37,7 +37,7 @@ class Saga:
         self, scope: Scope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         core = self._core
-        key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None)).key
+        key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None, "on_failure")).key
         known = core.replay.find(Place(key, "saga", None), "compensation") is not None
         if scope.lost and not known:
             return  # it never came here

@@ -210,7 +210,10 @@ class Attempts:
             return None
         if not isinstance(error, Exception | HandlerSignal):
             return None
-        delay = self.options.retry.delay(number)
+        retry = self.options.retry
+        if retry.deadline is not None and self.core.journal.time() >= self.began + seconds(retry.deadline):
+            return None
+        delay = retry.delay(number)
         if isinstance(error, Retry) and error.after is not None:
             delay = seconds(error.after, "Retry(after=)")
         if self.options.deadline is not None:

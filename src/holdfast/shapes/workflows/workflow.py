@@ -158,6 +158,7 @@ class Workflow(Steps):
         """The oldest signal of its name that was not taken yet; waits for one: `wanted = await wf.signal(CANCELLED,
         timeout=3600)` gives a Received, which is falsy when the time ran out. Without a timeout it gives the payload."""
         scope = self._core.scope("signal")
+        Signal._check(signal, "signal")
         until = None if timeout is None else _later(scope, seconds(timeout, "timeout"))
         row = await self._wait(scope, signal.name, "signal", signal.name, until)
         found = self._taken(scope, signal, row)
@@ -168,6 +169,7 @@ class Workflow(Steps):
         large ones as many as begin within 16 MiB; the next call gives the others."""
         core = self._core
         scope = core.scope("received")
+        Signal._check(signal, "received")
         place = core.replay.take(scope.name, f"{signal.name}.received")
         found = core.find(scope, place, "signal")
 
