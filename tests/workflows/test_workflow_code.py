@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import json
 from collections.abc import Sequence
@@ -143,6 +144,17 @@ async def test_a_deadline_ends_the_attempts() -> None:
             return str(error.attempts)
 
     assert result(await run_on(flow, Store())) == "3"
+
+
+async def test_the_deadline_of_a_backoff_makes_an_attempt_the_last() -> None:
+    async def flow(wf: Workflow) -> str:
+        late = Backoff(first=600, factor=1, jitter=False, deadline=1500)
+        try:
+            return await wf.using(retry=late, max_attempts=99).step(fail, "late")
+        except StepFailed as error:
+            return str(error.attempts)
+
+    assert result(await run_on(flow, Store())) == "4", "the one that failed after 1,800 seconds"
 
 
 async def test_a_timeout_ends_an_attempt() -> None:
@@ -566,6 +578,8 @@ async def test_helpers_are_the_same_in_every_replay_and_one_more_moves_no_other(
         made = [str(wf.uuid()), wf.random().random()]
         if more:
             await wf.gather(inner(wf))
+            wf.random()
+        made.append(str(wf.uuid()))
         await wf.step(say, "a")
         return [*made, wf.now().isoformat()]
 
@@ -579,7 +593,7 @@ async def test_helpers_are_the_same_in_every_replay_and_one_more_moves_no_other(
 
 
 def wf_at_begin(ended: object, store: Store) -> bool:
-    return bool(result(ended)[2] == store.rows[0].at.isoformat() > BEGIN.isoformat())
+    return bool(result(ended)[3] == store.rows[0].at.isoformat() > BEGIN.isoformat())
 
 
 async def test_patched_is_false_for_runs_that_were_past_it() -> None:
@@ -639,6 +653,8 @@ async def test_wrong_options_are_refused() -> None:
             {"max_attempts": 0},
             {"on_cancel": "no"},
             {"queue": "A"},
+            {"retry": 3},
+            {"id": ""},
         ):
             with pytest.raises(InvalidOption):
                 wf.using(**wrong)
@@ -647,6 +663,40 @@ async def test_wrong_options_are_refused() -> None:
 
     assert isinstance(await run(flow), Completed)
     assert issubclass(Crash, BaseException)
+
+
+async def test_wrong_arguments_are_refused_at_the_call_and_say_what_to_write() -> None:
+    async def flow(wf: Any) -> None:
+        with pytest.raises(TypeError, match=r"wf\.signal\(\) takes a Signal, not str 'note'\. Declare it: "):
+            await wf.signal("note")
+        with pytest.raises(
+            TypeError, match=r"wf\.received\(\) takes a Signal, not str 'note'\. Declare it: "
+        ):
+            wf.received("note")
+        with pytest.raises(TypeError, match=r"wf\.start\(\) takes a workflow, not function .* wf\.step\(\)"):
+            wf.start(say, "a")
+        with pytest.raises(
+            TypeError, match=r"wf\.map\(\) takes a task, not function .* there is wf\.step\(\)"
+        ):
+            wf.map(say, ["a"])
+        with pytest.raises(
+            TypeError, match=r"wf\.call\(\) takes a task, not function .* there is wf\.step\(\)"
+        ):
+            wf.call(say, "a")
+        for verb in (wf.step, wf.transact, wf.on_failure):
+            with pytest.raises(TypeError, match=r"takes a function and its arguments, not coroutine .*say"):
+                verb(say("a"))
+            with pytest.raises(
+                InvalidOption, match=r"a lambda has no name that stays the same\. Write a def"
+            ):
+                verb(lambda: None)
+        with pytest.raises(InvalidOption, match=r"Write a def$"):
+            wf.on_failure(lambda: None)
+        with pytest.raises(InvalidOption, match=r"an object of type partial has no name .*transact"):
+            wf.transact(functools.partial(say, "a"))
+
+    assert isinstance(await run(flow), Completed)
+    assert ran == []
 
 
 def alive(*kinds: type) -> list[object]:

@@ -106,6 +106,30 @@ def test_a_run_that_waits_is_sent_a_signal(shop: Shop) -> None:
     assert shop.kit.workflows.run(run) == ["decided", "paid 995", "A4"]
 
 
+def test_code_that_depends_on_something_else_than_its_history_is_found(app: Holdfast, kit: Kit) -> None:
+    """Also in a run that waits for nothing, and is never replayed by itself."""
+    turns = itertools.count()
+
+    @app.workflow()
+    async def asks_the_world(wf: Workflow) -> str:
+        if next(turns) % 2:
+            await wf.step(label)
+        return await wf.step(charge, 1)
+
+    @app.workflow()
+    async def returns_the_world(wf: Workflow) -> int:
+        await wf.step(charge, 1)
+        return next(turns)
+
+    kit.create_queues()
+    with pytest.raises(
+        StillWaiting, match=r"diverged: .*the history has 'charge', the code asks for 'label'"
+    ):
+        kit.workflows.run(asks_the_world.start())
+    with pytest.raises(StillWaiting, match="diverged: a replay returned something else than the first run"):
+        kit.workflows.run(returns_the_world.start())
+
+
 def test_a_signal_that_nobody_sends_is_said(shop: Shop) -> None:
     run = shop.asks.using(id="a1").start()
     with pytest.raises(StillWaiting, match=r"Run\(asks 'a1'\) is suspended, and waits for decided\. Send it"):

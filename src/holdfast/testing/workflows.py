@@ -114,9 +114,10 @@ class WorkflowKit:
 
     def run(self, run: Run[T], *, skip_time: bool = True) -> T:
         """Run workers here until it ends, and return its result. With `skip_time` the clock of the kit moves on whenever
-        nothing else is to be done: sleeps, retries and timeouts pass by themselves. Raises what run.result() raises,
-        StillWaiting when it waits for something that nobody sends or runs, and SwallowsEviction when its code catches
-        BaseException and does not raise it again."""
+        nothing else is to be done: sleeps, retries and timeouts pass by themselves. Every run that completes is replayed
+        once more, without a body. Raises what run.result() raises, StillWaiting when it waits for something that nobody
+        sends or runs or its code does something else in a replay, and SwallowsEviction when its code catches BaseException
+        and does not raise it again."""
         return self._sync(lambda: self.arun(run, skip_time=skip_time))
 
     async def arun(self, run: Run[T], *, skip_time: bool = True) -> T:
@@ -215,7 +216,7 @@ class WorkflowKit:
         for one in self._kit.app.tasks.declared(KIND).values():
             if one.name == run._workflow:
                 lint.check(one.name, one.codec.signature.func)
-        with self._put_away_soon():
+        with self._as_in_tests():
             for _ in range(_LOOKS):
                 await self._kit.arun_worker()
                 if (await run.astate())[0] in _ENDED:
@@ -229,11 +230,11 @@ class WorkflowKit:
         raise AssertionError(f"{run!r} has not ended after {_LOOKS} moves of the clock")
 
     @contextlib.contextmanager
-    def _put_away_soon(self) -> Iterator[None]:
+    def _as_in_tests(self) -> Iterator[None]:
         declared = list(self._kit.app.tasks.declared(KIND).values())
         before = [one.code for one in declared]
         for one, code in zip(declared, before, strict=True):
-            rules = replace(code.rules, sticky=min(code.rules.sticky, STICKY))
+            rules = replace(code.rules, sticky=min(code.rules.sticky, STICKY), verify=True)
             object.__setattr__(one, "code", replace(code, rules=rules))
         try:
             yield

@@ -18,7 +18,7 @@ from ...model.text import describe, storable
 from ...runtime.around import current
 from ...runtime.threads import Threads
 from ...tasks.convert import Converter, Misfit, Raw, Scalar, Unsupported, converter, type_name
-from ...tasks.payload import dump, scalar
+from ...tasks.payload import dump, scalar, shown
 from ...tasks.signature import Unresolved, resolve
 from .faults import EXITS, NonRetryable, left
 
@@ -99,13 +99,19 @@ class TooLarge(Exception):
     """A result that is not recorded, because it would be read again by every replay."""
 
 
-def name_of(fn: Callable[..., Any], given: str | None) -> str:
+def name_of(fn: Callable[..., Any], given: str | None, verb: str) -> str:
+    if not callable(fn):
+        said = shown(fn)
+        if inspect.iscoroutine(fn):
+            fn.close()
+        raise TypeError(
+            f"wf.{verb}() takes a function and its arguments, not {said}. Write wf.{verb}(charge, 5)"
+        )
     name = given or getattr(fn, "__qualname__", None)
     if name is None or (given is None and "<lambda>" in name):
-        what = "a lambda" if name else f"a {type(fn).__name__} object"
-        raise InvalidOption(
-            f'{what} has no name that stays the same. Write a def, or wf.using(name="...").step(...)'
-        )
+        what = "a lambda" if name else f"an object of type {type(fn).__name__}"
+        more = f', or wf.using(name="...").{verb}(...)' if verb != "on_failure" else ""
+        raise InvalidOption(f"{what} has no name that stays the same. Write a def{more}")
     return str(name)
 
 

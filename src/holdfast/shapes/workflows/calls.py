@@ -10,6 +10,7 @@ from uuid import uuid5
 from ... import telemetry
 from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import InvalidOption
+from ...model.backoff import Backoff
 from ...runtime.handler import PayloadError
 from ...store.chains import specs
 from ...tasks import checks
@@ -49,7 +50,7 @@ class Steps:
     def step(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
         """Run a function once: `await wf.step(charge, order_id, cents)`. Every replay is given its recorded result."""
         scope = self._core.scope("step")
-        name = name_of(fn, self._options.name)
+        name = name_of(fn, self._options.name, "step")
         result = Result(fn, name)
         place, found, input_hash = self._take(scope, name, "step", args, kwargs)
 
@@ -107,7 +108,7 @@ class Steps:
     ) -> Step[Any]:
         core = self._core
         scope = core.scope("transact")
-        name = name_of(fn, self._options.name)
+        name = name_of(fn, self._options.name, "transact")
         result = Result(fn, name)
         place, found, input_hash = self._take(scope, name, "transaction", args, kwargs)
 
@@ -123,7 +124,7 @@ class Steps:
         waits without a worker."""
         scope = self._core.scope("call")
         self._unshielded("call")
-        job = self._job(task).job(*args, **kwargs)
+        job = self._job(task, "call").job(*args, **kwargs)
         place, found, input_hash = self._take(scope, self._options.name or task.name, "call", args, kwargs)
         act = self._jobs(scope, place, [job], False, None, input_hash)
         return Step(self._core, place, found, act, lambda row: _loaded(job, row.record.result))
@@ -135,7 +136,8 @@ class Steps:
         self._unshielded("map")
         if limit is not None:
             checks.integer(limit, "limit", 1, 1_000_000, InvalidOption)
-        jobs = [self._job(task).job(item) for item in items]
+        made = self._job(task, "map")
+        jobs = [made.job(item) for item in items]
         place, found, input_hash = self._take(
             scope, self._options.name or task.name, "call", (len(jobs),), {}
         )
@@ -154,6 +156,11 @@ class Steps:
         core, options = self._core, self._options
         scope = core.scope("start")
         self._unshielded("start")
+        if not isinstance(workflow, WorkflowType):
+            raise TypeError(
+                f"wf.start() takes a workflow, not {shown(workflow)}. "
+                "For a function there is wf.step(), for a task wf.call()"
+            )
         payload = workflow._encode(args, kwargs)
         place, found, input_hash = self._take(scope, options.name or workflow.name, "child", args, kwargs)
         child_id = options.id or _child_id(core, place.key)
@@ -191,7 +198,7 @@ class Steps:
         """Key, place and record of a call that begins here."""
         core = self._core
         place = core.replay.take(scope.name, name)
-        found = core.find(place, kind)
+        found = core.find(scope, place, kind)
         now = fingerprint(args, kwargs)
         before = found.record.input_hash if found is not None else None
         if before is not None and now is not None and before != now:
@@ -205,9 +212,9 @@ class Steps:
                 'A child goes on alone with on_cancel="abandon"'
             )
 
-    def _job(self, task: Task[P, T]) -> Task[P, T]:
+    def _job(self, task: Task[P, T], verb: str) -> Task[P, T]:
         if not isinstance(task, Task):
-            raise TypeError(f"wf.call() takes a task, not {shown(task)}. For a function there is wf.step()")
+            raise TypeError(f"wf.{verb}() takes a task, not {shown(task)}. For a function there is wf.step()")
         return task.using(queue=self._options.queue) if self._options.queue is not None else task
 
     def _jobs(
@@ -261,7 +268,7 @@ class Child(Generic[T_co]):
         core = self._core
         scope = core.scope("result")
         place = core.replay.take(scope.name, f"{self._workflow.name}.result")
-        found = core.find(place, "child")
+        found = core.find(scope, place, "child")
 
         async def act(_: Stored | None) -> Stored:
             wait = Wait(
@@ -336,6 +343,10 @@ def using(options: Options, given: Mapping[str, Any]) -> Options:
             checks.queue_name(value, fail)
         elif name == "name":
             checks.task_name(value, "the step's name", fail)
+        elif name == "id":
+            checks.key(value, name, fail, empty=False)
+        elif name == "retry" and not isinstance(value, Backoff):
+            raise fail(f"retry must be a Backoff, not {shown(value)}. Write retry=Backoff(first=2, cap=600)")
         elif name == "on_cancel" and value not in ("cancel", "abandon", "shield"):
             raise fail(f'on_cancel must be "cancel", "abandon" or "shield", not {shown(value)}')
         checked[name] = value

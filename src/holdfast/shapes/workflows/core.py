@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
 
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe
+from ...tasks.convert import Misfit
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled
 from .journal import STICKY, History, Journal, Kind, Record, RecordRefused, Stored, Wait
 from .records import Records
@@ -26,6 +27,7 @@ class Rules:
 
     max_history: int = MAX_HISTORY
     sticky: float = STICKY  # seconds that a wait stays in memory
+    verify: bool = False  # replay each run that completes once more (the test kit, and python -X dev)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +38,14 @@ class Scope:
     name: str
     at: datetime  # of the last record that it has seen
     cancellable: bool = True
+    cancel_raised: bool = (
+        False  # here, or in a branch that ended: it is raised once in each line of execution
+    )
+    lost: bool = (
+        False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
+    )
     task: "asyncio.Task[Any] | None" = None
-    randoms: int = 0
+    seeds: dict[str, int] = field(default_factory=dict)  # how often random() and uuid() were called
 
 
 current: ContextVar[Scope | None] = ContextVar("holdfast_workflow_scope", default=None)
@@ -65,7 +73,6 @@ class Core(Records):
         self.runnable = 1  # scopes and steps that do not wait for anybody else
         self.leave: Callable[[], None] | None = None  # called with it
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
-        self.cancel_raised = False
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
@@ -138,7 +145,9 @@ class Core(Records):
 
     # Places
 
-    def find(self, place: Place, kind: Kind) -> Stored | None:
+    def find(self, scope: Scope, place: Place, kind: Kind) -> Stored | None:
+        if scope.lost:
+            return self._recorded(place, kind)
         try:
             found = self.replay.find(place, kind)
             if found is None and self._behind == "refuse":
@@ -156,6 +165,21 @@ class Core(Records):
             raise Evicted
         return found
 
+    def _recorded(self, place: Place, kind: Kind) -> Stored:
+        """For a branch that was cancelled where its records end."""
+        found = self.replay.stored(place.key)
+        if found is None or found.record.kind != kind or found.record.outcome in UNDECIDED:
+            raise asyncio.CancelledError
+        return found
+
+    def misfit(self, scope: Scope, error: Misfit) -> NoReturn:
+        """What was recorded is not of the type that the code has now."""
+        if scope.lost:
+            raise asyncio.CancelledError
+        wrong = Diverged(f"diverged: {error}")
+        self.stop(wrong, Held(str(wrong)))
+        raise wrong from None
+
     def end(self, scope: Scope) -> None:
         try:
             self.replay.end(scope.name)
@@ -165,7 +189,7 @@ class Core(Records):
 
     def may_cancel(self, scope: Scope) -> bool:
         """Whether a cancel would be raised at a call that begins now."""
-        return scope.cancellable and not self.cancel_raised
+        return scope.cancellable and not scope.cancel_raised
 
     async def compensates(self, yes: bool) -> None:
         """Say so, if that is new."""
@@ -199,7 +223,7 @@ class Core(Records):
         scope.at = max(scope.at, row.at)
         record = row.record
         if record.outcome == "cancelled":
-            self.cancel_raised = True
+            scope.cancel_raised = True
             raise WorkflowCancelled(_reason(record.error))
         if record.outcome == "failed":
             raise failure(record)

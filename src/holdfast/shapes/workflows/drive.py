@@ -36,7 +36,10 @@ class Code:
 async def drive(
     code: Code, journal: Journal, arguments: dict[str, Any], fence: str = "", *, verify: bool | None = None
 ) -> Outcome:
-    """`verify`: replay each end on its own history, and set the run aside if the keys are others (python -X dev)."""
+    """`verify`: replay each end on its own history, and set the run aside if the keys are others. None: as the rules say,
+    and in python -X dev."""
+    if verify is None:
+        verify = code.rules.verify or sys.flags.dev_mode
     history = await journal.history()
     while True:
         core = Core(journal, history, code.rules, fence)
@@ -50,7 +53,7 @@ async def drive(
                 return DeadLettered(describe(error))
             arguments = code.decode(ended.payload)
             continue
-        if sys.flags.dev_mode if verify is None else verify:
+        if verify:
             return await _verified(core, code, arguments, ended)
         return ended
 

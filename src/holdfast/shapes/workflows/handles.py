@@ -10,6 +10,7 @@ from uuid import UUID
 from ...db.guests import async_guest, sync_guest
 from ...errors import InvalidOption, ResultError, ResultExpired, ResultTimeout
 from ...model.duration import Duration, seconds
+from ...model.text import storable
 from ...runtime.handler import PayloadError
 from ...store.statement import Flow, Statement
 from ...tasks import checks
@@ -195,8 +196,9 @@ class Run(Generic[T_co]):
         return lambda: store.signal(self._workflow, self.id, message.name, message.payload, key)
 
     def _cancel(self, reason: str) -> Callable[[], Statement[str]]:
-        checks.key(reason, "reason", InvalidOption, empty=True)
-        return lambda: store.cancel(self._workflow, self.id, reason)
+        if not isinstance(reason, str):
+            raise InvalidOption(f"reason must be a string, not {shown(reason)}")
+        return lambda: store.cancel(self._workflow, self.id, storable(reason))
 
     def _look(self, conn: object) -> Look | None:
         return self._reach.run(lambda: store.look(self._workflow, self.id), conn, "look")

@@ -49,6 +49,13 @@ class Signal(Generic[T]):
     def __repr__(self) -> str:
         return f"Signal({self.name!r}, {type_name(self._payload)})"
 
+    @staticmethod
+    def _check(given: object, verb: str) -> None:
+        if not isinstance(given, Signal):
+            raise TypeError(
+                f'wf.{verb}() takes a Signal, not {shown(given)}. Declare it: CANCELLED = Signal("cancelled", Cancellation)'
+            )
+
     def _load(self, value: Any) -> T:
         found: T = self._types().load(value)
         return found

@@ -11,6 +11,7 @@ from .faults import EXITS, left
 from .journal import Record
 from .steps import Step
 
+PATIENCE = 5.0  # seconds that a branch that lost may do something else than calling wf
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -71,6 +72,8 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
             call._scope if isinstance(call, Branch) else f"{inside}g{number}.{index}",
             scope.at,
             scope.cancellable,
+            scope.cancel_raised,
+            scope.lost,
         )
         for index, call in enumerate(calls)
     ]
@@ -105,6 +108,7 @@ async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list
     tasks = _start(core, calls, scopes, family)
     await _all(tasks, family)
     scope.at = max([scope.at, *(branch.at for branch in scopes)])
+    scope.cancel_raised = any(branch.cancel_raised for branch in scopes)
     if core.stopped is not None:
         raise core.stopped
     return [task.result() for task in tasks]
@@ -118,10 +122,16 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
         raise ValueError("wf.first() needs at least one call")
     scopes = _scopes(core, scope, calls)
     place = core.replay.take(scope.name, "first")
-    found = core.find(place, "decision")
+    try:
+        found = core.find(scope, place, "decision")
+    except BaseException:
+        for call in calls:
+            if inspect.iscoroutine(call):
+                call.close()
+        raise
     if found is not None:
         winner = int(found.record.result or 0)
-        _forget(core, calls, scopes, winner)
+        await _pushed_before(core, calls, scopes, winner)
         family = _Family(core, 1, first=True)
         tasks = _start(core, [calls[winner]], [scopes[winner]], family)
         await _all(tasks, family)
@@ -139,24 +149,37 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
             )
         finally:
             family.resume()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            _noted(tasks)
+            await _cancel(tasks)
         tasks = [tasks[winner]]
     if core.stopped is not None:
         raise core.stopped
     scope.at = max(scope.at, scopes[winner].at, found.at)
+    scope.cancel_raised = scopes[winner].cancel_raised
     result: T = tasks[0].result()
     return winner, result
 
 
-def _forget(core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int) -> None:
-    for index, call in enumerate(calls):
-        if index != winner and not isinstance(call, Step):
-            core.replay.drop(scopes[index].name)
-            if inspect.iscoroutine(call):
-                call.close()
+async def _pushed_before(core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int) -> None:
+    """The others lost. One that had pushed compensations goes as far as its records, so that they are known again: what it
+    did is to be undone as if its owner was not lost. Nobody asks for the records of the rest."""
+    again = []
+    for index, (call, scope) in enumerate(zip(calls, scopes, strict=True)):
+        if index == winner or isinstance(call, Step):
+            continue
+        core.replay.drop(scope.name)
+        if core.replay.pushed(scope.name):
+            scope.lost = True
+            again.append(index)
+        elif inspect.iscoroutine(call):
+            call.close()
+    if again:
+        family = _Family(core, len(again), first=False)
+        tasks = _start(core, [calls[n] for n in again], [scopes[n] for n in again], family)
+        try:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+        finally:
+            family.resume()
+            await _cancel(tasks)
 
 
 def _start(
@@ -176,10 +199,15 @@ async def _all(tasks: "list[asyncio.Task[Any]]", family: _Family) -> None:
         _noted(tasks)
     except asyncio.CancelledError:
         family.resume()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await _cancel(tasks)
         raise
+
+
+async def _cancel(tasks: "list[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    _noted(tasks)
 
 
 def _noted(tasks: "list[asyncio.Task[Any]]") -> None:

@@ -125,6 +125,10 @@ class Replay:
             if name == scope or name.startswith(f"{scope}/"):
                 state.unasked.clear()
 
+    def pushed(self, scope: str) -> bool:
+        """Whether a branch had pushed compensations."""
+        return any(key.startswith(f"saga/{scope}/") for key in self._rows)
+
     def patched(self, name: str) -> tuple[bool, bool]:
         """Whether the new way is to be gone, and whether its marker is still to be written. Decided at the first call of
         a name, for the whole run."""

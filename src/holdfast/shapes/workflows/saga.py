@@ -37,18 +37,30 @@ class Saga:
         self, scope: Scope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         core = self._core
-        key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None)).key
+        key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None, "on_failure")).key
+        known = core.replay.find(Place(key, "saga", None), "compensation") is not None
+        if scope.lost and not known:
+            return  # it never came here
         self._stack.append(_Push(key.removeprefix("saga/"), fn, args, kwargs))
-        if core.replay.find(Place(key, "saga", None), "compensation") is None:
+        if not known:
             core.later(Record(key, "compensation", "done", None))
 
     async def compensate(self, scope: Scope, *, goes_on: bool = False) -> None:
         """Run and empty the stack. A cancel does not reach it: what was done must be undone. `goes_on`: the run does not end
         with it."""
         before, scope.cancellable = scope.cancellable, False
+        order = {row.record.key: n for n, row in enumerate(self._core.replay.rows())}
+        self._stack.sort(
+            key=lambda push: order.get(f"saga/{push.key}", len(order))
+        )  # branches are replayed in another
         try:
             while self._stack:
-                await self._undo(scope, self._stack.pop())
+                push = self._stack.pop()
+                try:
+                    await self._undo(scope, push)
+                except BaseException:
+                    self._stack.append(push)  # a branch that lost: the run has it to do still
+                    raise
         finally:
             scope.cancellable = before
         if goes_on:
@@ -57,7 +69,7 @@ class Saga:
     async def _undo(self, scope: Scope, push: _Push) -> None:
         core = self._core
         place = Place(f"undo/{push.key}", "undo", None)
-        found = core.find(place, "compensation")
+        found = core.find(scope, place, "compensation")
         if found is None or found.record.outcome == "retrying":
             result = Result(push.fn, push.key)
 

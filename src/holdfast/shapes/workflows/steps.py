@@ -10,12 +10,11 @@ from typing import Any, Generic, TypeVar
 from ... import telemetry
 from ...errors import InvalidPayload
 from ...model.duration import seconds
-from ...model.outcome import Held
 from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry
 from ...tasks.convert import Misfit
 from .bodies import Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
 from .core import UNDECIDED, Core, Scope, cancelled, current
-from .faults import Diverged, Evicted, NonRetryable, WorkflowCancelled
+from .faults import Evicted, NonRetryable, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import SignalMisfit
 from .records import MOST_LATER
@@ -59,14 +58,12 @@ class Step(Generic[T_co]):
         row = self._core.seen(scope, await self._settled())
         try:
             return self._decode(row)
+        except SignalMisfit as error:
+            self._core.misfit(scope, error)
         except Misfit as error:
-            what = error if isinstance(error, SignalMisfit) else self._unread(error)
-            wrong = Diverged(f"diverged: {what}")
-            self._core.stop(wrong, Held(str(wrong)))
-            raise wrong from None
-
-    def _unread(self, error: Misfit) -> str:
-        return f"the recorded result of {self.key!r} does not fit the code: {error}"
+            self._core.misfit(
+                scope, Misfit(f"the recorded result of {self.key!r} does not fit the code: {error}")
+            )
 
     async def _settled(self) -> Stored:
         """The record of its end, which is made if it is not there."""
@@ -213,7 +210,10 @@ class Attempts:
             return None
         if not isinstance(error, Exception | HandlerSignal):
             return None
-        delay = self.options.retry.delay(number)
+        retry = self.options.retry
+        if retry.deadline is not None and self.core.journal.time() >= self.began + seconds(retry.deadline):
+            return None
+        delay = retry.delay(number)
         if isinstance(error, Retry) and error.after is not None:
             delay = seconds(error.after, "Retry(after=)")
         if self.options.deadline is not None:

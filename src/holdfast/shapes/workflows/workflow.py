@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -11,14 +12,13 @@ from uuid import UUID
 from ...errors import ConfigurationError, InvalidOption
 from ...model.backoff import Backoff
 from ...model.duration import Duration, seconds
-from ...model.outcome import Held
 from ...tasks import checks
 from ...tasks.payload import dump, shown
 from . import parallel
 from .bodies import PLAIN
 from .calls import Steps, using
 from .core import Core, Scope
-from .faults import ContinueAsNew, Diverged, WorkflowCancelled
+from .faults import ContinueAsNew, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import Received, Signal, SignalMisfit, loaded, taken
 from .outgoing import Events, event_id
@@ -32,6 +32,7 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 _OWN_SCOPES = ("saga", "undo", "patch")
+_UNNAMED = re.compile(r"g[0-9]+\.[0-9]+")  # branches that were given no name
 
 
 class Workflow(Steps):
@@ -130,7 +131,7 @@ class Workflow(Steps):
         core = self._core
         scope = core.scope("branch")
         checks.task_name(name, "the branch's name", InvalidOption)
-        if name in _OWN_SCOPES:
+        if name in _OWN_SCOPES or _UNNAMED.fullmatch(name):
             raise InvalidOption(f"a branch cannot be called {name!r}: that name is our own. Take another")
         key = core.replay.take_apart(scope.name, name).key
         return parallel.Branch(core, key, lambda: fn(*args, **kwargs))
@@ -157,9 +158,10 @@ class Workflow(Steps):
         """The oldest signal of its name that was not taken yet; waits for one: `wanted = await wf.signal(CANCELLED,
         timeout=3600)` gives a Received, which is falsy when the time ran out. Without a timeout it gives the payload."""
         scope = self._core.scope("signal")
+        Signal._check(signal, "signal")
         until = None if timeout is None else _later(scope, seconds(timeout, "timeout"))
         row = await self._wait(scope, signal.name, "signal", signal.name, until)
-        found = self._taken(signal, row)
+        found = self._taken(scope, signal, row)
         return found if timeout is not None else found.value
 
     def received(self, signal: Signal[T]) -> Step[list[T]]:
@@ -167,8 +169,9 @@ class Workflow(Steps):
         large ones as many as begin within 16 MiB; the next call gives the others."""
         core = self._core
         scope = core.scope("received")
+        Signal._check(signal, "received")
         place = core.replay.take(scope.name, f"{signal.name}.received")
-        found = core.find(place, "signal")
+        found = core.find(scope, place, "signal")
 
         async def act(_: Stored | None) -> Stored:
             began = core.journal.time()
@@ -223,8 +226,10 @@ class Workflow(Steps):
 
     def set_state(self, state: object) -> None:
         """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
-        self._core.scope("set_state")
-        self._core.show(dump(state, "state"))
+        scope = self._core.scope("set_state")
+        text = dump(state, "state")
+        if not scope.lost:
+            self._core.show(text)
 
     @overload
     def publish(
@@ -258,7 +263,7 @@ class Workflow(Steps):
         if events is None:
             raise ConfigurationError("wf.publish() needs a workflow that an app or a Registry declares")
         place = core.replay.take(scope.name, f"{events.name(event)}.published")
-        found = core.find(place, "event")
+        found = core.find(scope, place, "event")
         if found is None:
             history = core.history
             new_id = event_id(history.run_id, history.era, place.key)
@@ -273,15 +278,15 @@ class Workflow(Steps):
         core = self._core
         scope = core.scope("continue_as_new")
         if core.journal.cancelled.is_set() and core.may_cancel(scope):
-            core.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
+            scope.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
             raise WorkflowCancelled("the run was cancelled")
         raise ContinueAsNew(self._encode(args, kwargs))
 
     def _seed(self, what: str) -> bytes:
         scope = self._core.scope(what)
-        scope.randoms += 1
+        number = scope.seeds[what] = scope.seeds.get(what, 0) + 1
         history = self._core.history
-        text = f"{history.seed or history.run_id}\n{history.era}\n{scope.name}\n{what}\n{scope.randoms}"
+        text = f"{history.seed or history.run_id}\n{history.era}\n{scope.name}\n{what}\n{number}"
         return hashlib.sha256(text.encode()).digest()
 
     async def _wait(
@@ -289,7 +294,7 @@ class Workflow(Steps):
     ) -> Stored:
         core = self._core
         place = core.replay.take(scope.name, name)
-        row = core.find(place, kind)
+        row = core.find(scope, place, kind)
         if row is None:
             began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
@@ -299,15 +304,13 @@ class Workflow(Steps):
             )
         return core.seen(scope, row)
 
-    def _taken(self, signal: Signal[T], row: Stored) -> Received[T]:
+    def _taken(self, scope: Scope, signal: Signal[T], row: Stored) -> Received[T]:
         if row.record.outcome == "timed_out":
             return Received(False, None, None, None)
         try:
             return taken(signal, row.record.key, row.record.result)
         except SignalMisfit as error:
-            wrong = Diverged(f"diverged: {error}")
-            self._core.stop(wrong, Held(str(wrong)))
-            raise wrong from None
+            self._core.misfit(scope, error)
 
 
 def _later(scope: Scope, span: float) -> datetime:
