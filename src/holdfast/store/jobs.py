@@ -72,7 +72,7 @@ def _enqueue_one(row: NewRow) -> Statement[list[Enqueued]]:
         row.metadata,
         None if row.parent is None else str(row.parent),
     )
-    return named("enqueue_one", params, _enqueued)
+    return named("enqueue_one", params, _enqueued, texts=True)
 
 
 def _all_enqueued(n: int, rows: Sequence[Row]) -> list[Enqueued]:
