@@ -98,7 +98,9 @@ def test_the_first_statement_of_a_transaction_begins_it(kit: Kit, send: Send, co
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
-def test_a_pipeline_has_its_cursor(kit: Kit, send: Send, conn: Conn, cursors: list[object], autocommit: bool) -> None:
+def test_a_pipeline_has_its_cursor(
+    kit: Kit, send: Send, conn: Conn, cursors: list[object], autocommit: bool
+) -> None:
     conn.commit()
     conn.autocommit = autocommit
     with conn.pipeline(), conn.transaction():
@@ -140,9 +142,7 @@ def test_what_the_driver_dropped_is_prepared_again(kit: Kit, send: Send, conn: C
     assert notes(kit) == ["one"]
 
 
-def test_what_the_driver_has_to_drop_is_dropped_first(
-    send: Send, conn: Conn, cursors: list[object]
-) -> None:
+def test_what_the_driver_has_to_drop_is_dropped_first(send: Send, conn: Conn, cursors: list[object]) -> None:
     conn._prepared._to_flush.append(b"_pg3_none")
     send.using(conn=conn).enqueue("one")
     assert (len(cursors), list(conn._prepared._to_flush)) == (1, [])

@@ -47,7 +47,9 @@ def prepared(conn: AnyConnection, statement: Statement[Any]) -> Answer | None:
     if name is None or known.prepare_threshold is None or known._to_flush:
         return None
     values = [None if value is None else value.encode() for value in statement.params]
-    if b"\0" in b"".join(filter(None, values)):  # it would end the text; the driver says that it may not be there
+    if b"\0" in b"".join(
+        filter(None, values)
+    ):  # it would end the text; the driver says that it may not be there
         return None
     known._names.move_to_end(key)  # of those that it has, the driver drops what was used longest ago
     return _answer(pgconn, name, values)
@@ -64,5 +66,6 @@ def _answer(pgconn: PGconn, name: bytes, values: list[bytes | None]) -> Answer:
 
 def _texts(array: bytes | None) -> list[str | None]:
     """Of a text[] of words."""
-    assert array is not None and b'"' not in array
+    assert array is not None
+    assert b'"' not in array
     return [None if word == "NULL" else word for word in array[1:-1].decode().split(",")]

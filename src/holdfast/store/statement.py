@@ -25,7 +25,9 @@ class Statement(Generic[T]):
     decode: Callable[[Sequence[Row]], T]
     prepared: bool = True  # not: planned anew each time
     binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
-    texts: bool = False  # its parameters are texts or NULL, its answer one text[] of words that need no quotes
+    texts: bool = (
+        False  # its parameters are texts or NULL, its answer one text[] of words that need no quotes
+    )
 
     @property
     def runs_anywhere(self) -> bool:

@@ -76,9 +76,7 @@ class Task(Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob[R]:
         """A job to enqueue later or in bulk: `app.enqueue_many([send_receipt.job(order_id=1)])`."""
-        return NewJob(
-            self._row(args, kwargs), self._values.get("conn"), self.definition.codec.decode_result
-        )
+        return NewJob(self._row(args, kwargs), self._values.get("conn"), self.definition.codec.decode_result)
 
     def _row(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRow:
         definition = self.definition

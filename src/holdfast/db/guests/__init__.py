@@ -78,11 +78,15 @@ def _adapter(kind: Any, is_async: bool) -> Any:
     return None if found is None else getattr(import_module(f".{found[0]}", __name__), found[1])
 
 
-# By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for.
+def _kind(conn: object) -> Any:
+    """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for."""
+    return conn.__class__
+
+
 def sync_guest(conn: object, method: str, other: str) -> Guest:
-    adapter: Callable[[object], Guest] | None = _adapter(conn.__class__, False)
+    adapter: Callable[[object], Guest] | None = _adapter(_kind(conn), False)
     if adapter is None:
-        if _find(conn.__class__, _ASYNC) is None:
+        if _find(_kind(conn), _ASYNC) is None:
             raise refusal(conn)
         raise WrongConnection(
             f"{method}() got an async connection ({type(conn).__name__}); use await {other}()"
@@ -91,9 +95,9 @@ def sync_guest(conn: object, method: str, other: str) -> Guest:
 
 
 def async_guest(conn: object, method: str, other: str) -> AsyncGuest:
-    adapter: Callable[[object], AsyncGuest] | None = _adapter(conn.__class__, True)
+    adapter: Callable[[object], AsyncGuest] | None = _adapter(_kind(conn), True)
     if adapter is None:
-        kind = _find(conn.__class__, _SYNC)
+        kind = _find(_kind(conn), _SYNC)
         if kind is None:
             raise refusal(conn)
         bridge = ""
