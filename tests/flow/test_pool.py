@@ -49,14 +49,16 @@ def fill(pools: Pools, number: int = SIZE) -> None:
     with contextlib.ExitStack() as lent:
         for _ in range(number):
             lent.enter_context(pools.connection())
-    pools._used_at.clear()
+    for conn in pools._all:
+        conn.used_at = 0.0
 
 
 async def afill(pools: Pools, number: int = SIZE) -> None:
     async with contextlib.AsyncExitStack() as lent:
         for _ in range(number):
             await lent.enter_async_context(pools.aconnection())
-    pools._used_at.clear()
+    for conn in pools._all:
+        conn.used_at = 0.0
 
 
 def cut_all(url: str) -> None:
@@ -408,7 +410,6 @@ def test_a_pooler_that_takes_connections_and_answers_nothing_holds_no_thread(
             monkeypatch.setattr(pools, "_configure", silent)
         else:
             fill(pools, 1)
-            monkeypatch.setattr(pools, "_is_fresh", lambda _: False)
             for pool in pools._sync.values():
                 monkeypatch.setattr(pool, "_is_fresh", lambda _: False)
             proxy.go_silent()

@@ -10,8 +10,9 @@ import pytest
 from tests.rights.life import as_role
 
 from holdfast import AsyncTransaction, Holdfast, Transaction
+from holdfast.db import pools
+from holdfast.db.connect import PIN, UNPIN
 from holdfast.db.database import Database
-from holdfast.db.pools import Pools
 from holdfast.shapes.events import store
 from holdfast.store.statement import Statement
 from holdfast.testing import Kit
@@ -95,23 +96,24 @@ def test_what_is_safe_under_any_path_leaves_a_connection_as_it_is(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that publishes and runs handlers with a transaction does not go back and forth between two paths."""
-    changes: list[bool] = []
-    turned = Pools._turned
+    changes: list[str] = []
+    turn = pools._turn
 
-    def noted(self: Pools, conn: Any, lent: bool) -> None:
-        changes.append(lent)
-        turned(self, conn, lent)
+    def noted(conn: Any, lent: bool | None) -> str | None:
+        found = turn(conn, lent)
+        changes.extend([found] if found else [])
+        return found
 
     def agreed(_: object) -> Any:
         return (yield from Statement("show", "SHOW search_path", (), bool))
 
-    monkeypatch.setattr(Pools, "_turned", noted)
+    monkeypatch.setattr(pools, "_turn", noted)
     for _ in range(2):
         kit.app.database.transact(lambda tx: tx.execute("SELECT 1"), agreed)
         kit.app.publish("order.paid", {})
         kit.app.database.run(store.log_state)
-    # To the handler's path, the mark of its reset, and to ours for a statement that is not qualified throughout.
-    assert changes == [True, True, False] * 2
+    # To the handler's path, and to ours for a statement that is not qualified throughout.
+    assert changes == [UNPIN, PIN] * 2
 
 
 def test_a_connection_changes_hands_with_the_path_of_its_next_user(kit: Kit, role: str) -> None:

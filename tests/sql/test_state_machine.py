@@ -265,7 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
         known = self.m.keys.get(key)
         if known is not None and known[2] > self.m.now:
             conflict = None if known[1] == payload else "payload"
-            assert answer == Enqueued(known[0], False, conflict)
+            assert answer == Enqueued(str(known[0]), False, conflict)
             self.seen["key " + (conflict or "repeated")] += 1
             return
         assert (answer.created, answer.conflict) == (True, None)

@@ -21,7 +21,7 @@ class Named:
         self.number = number
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
-        return [Enqueued(UUID(int=self.number), created=True)]
+        return [Enqueued(str(UUID(int=self.number)), created=True)]
 
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self.enqueue(rows, conn)

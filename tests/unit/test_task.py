@@ -37,7 +37,7 @@ class Recorder:
 
     def _answer(self, verb: str, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         self.calls.append((verb, list(rows), conn))
-        return self.answers or [Enqueued(UUID(int=n), created=True) for n in range(1, len(rows) + 1)]
+        return self.answers or [Enqueued(str(UUID(int=n)), created=True) for n in range(1, len(rows) + 1)]
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self._answer("enqueue", rows, conn)
@@ -226,14 +226,14 @@ async def test_aenqueue_of_no_app() -> None:
 
 
 def test_a_found_job_is_not_created() -> None:
-    billing._bind(Recorder(Enqueued(JOB_ID, created=False)), "app")
+    billing._bind(Recorder(Enqueued(str(JOB_ID), created=False)), "app")
     handle = add.using(idempotency_key="k").enqueue(1)
     assert (handle.id, handle.created) == (JOB_ID, False)
 
 
 def test_another_payload_under_the_same_key_is_a_conflict() -> None:
     row = send_receipt.using(idempotency_key="order:1").job(1).row
-    error = conflict_in([row], [Enqueued(JOB_ID, created=False, conflict="payload")])
+    error = conflict_in([row], [Enqueued(str(JOB_ID), created=False, conflict="payload")])
     assert isinstance(error, IdempotencyConflict)
     assert str(error) == (
         f"idempotency key 'order:1' of queue 'mail' was used by job {JOB_ID} with another payload. "
@@ -263,7 +263,7 @@ async def test_many_jobs_async() -> None:
 def test_a_conflict_among_many_says_that_nothing_was_written() -> None:
     rows = [add.job(1).row, add.using(idempotency_key="k").job(1).row]
     error = conflict_in(
-        rows, [Enqueued(None, created=False), Enqueued(JOB_ID, created=False, conflict="payload")]
+        rows, [Enqueued(None, created=False), Enqueued(str(JOB_ID), created=False, conflict="payload")]
     )
     assert isinstance(error, IdempotencyConflict)
     assert str(error).endswith("to get that job back. Nothing of this call of 2 jobs was written")
@@ -272,7 +272,7 @@ def test_a_conflict_among_many_says_that_nothing_was_written() -> None:
 def test_what_is_wrong_with_a_row_comes_before_a_key_that_is_taken() -> None:
     rows = [add.using(idempotency_key="k").job(1).row, add.job(1).row]
     answers = [
-        Enqueued(JOB_ID, created=False, conflict="payload"),
+        Enqueued(str(JOB_ID), created=False, conflict="payload"),
         Enqueued(None, created=False, conflict="queue"),
     ]
     assert isinstance(conflict_in(rows, answers), UnknownQueue)

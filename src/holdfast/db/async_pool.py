@@ -11,7 +11,7 @@ from .ending import OwnAsyncConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
 
 
-class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
+class AsyncPool(Pool[OwnAsyncConnection]):
     """Of one event loop, and used by its tasks only."""
 
     def __init__(
@@ -20,8 +20,8 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
         arguments: dict[str, Any],
         size: int,
         patience: float,
-        is_fresh: Callable[[psycopg.AsyncConnection[Any]], bool],
-        configure: Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]],
+        is_fresh: Callable[[OwnAsyncConnection], bool],
+        configure: Callable[[OwnAsyncConnection], Awaitable[None]],
     ) -> None:
         super().__init__(dsn, arguments, size, patience, is_fresh)
         self._configure = configure
@@ -29,7 +29,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
     def _call_later(self, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self._close_unused)
 
-    async def take(self) -> psycopg.AsyncConnection[Any]:
+    async def take(self) -> OwnAsyncConnection:
         deadline = time.monotonic() + self._patience
         while True:
             served, conn = self._take()
@@ -40,7 +40,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             if await self._is_alive(conn):
                 return conn
 
-    async def _is_alive(self, conn: psycopg.AsyncConnection[Any]) -> bool:
+    async def _is_alive(self, conn: OwnAsyncConnection) -> bool:
         if self._is_fresh(conn):
             return True
         try:
@@ -53,7 +53,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             raise
         return True
 
-    async def _wait(self, deadline: float) -> psycopg.AsyncConnection[Any] | None:
+    async def _wait(self, deadline: float) -> OwnAsyncConnection | None:
         arriving, hand = _future()
         served, conn = self._take(hand)
         if served:
@@ -68,7 +68,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             self._leave(self._line, hand, lambda: _result(arriving))
             raise
 
-    async def _open(self, deadline: float) -> psycopg.AsyncConnection[Any]:
+    async def _open(self, deadline: float) -> OwnAsyncConnection:
         pause, conn = FIRST_PAUSE, None
         try:
             while True:
@@ -88,7 +88,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
         finally:
             self._end_opening(conn)
 
-    async def _connect(self, arguments: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+    async def _connect(self, arguments: dict[str, Any]) -> OwnAsyncConnection:
         conn = await OwnAsyncConnection.connect(self._dsn, **arguments)
         try:
             await self._configure(conn)
@@ -97,7 +97,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             raise
         return conn
 
-    async def _returned_within(self, seconds: float) -> psycopg.AsyncConnection[Any] | None:
+    async def _returned_within(self, seconds: float) -> OwnAsyncConnection | None:
         """A connection that came back meanwhile."""
         if self._idle:
             return self._idle.pop()[0]
@@ -107,7 +107,7 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
             async with asyncio.timeout(seconds):
                 return received(await arriving)
         except TimeoutError:
-            if isinstance(came := _result(arriving), psycopg.AsyncConnection):
+            if isinstance(came := _result(arriving), OwnAsyncConnection):
                 return came
             self._leave(self._retrying, hand, Closed)
             return None
@@ -117,13 +117,13 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
 
 
 def _future() -> tuple[
-    "asyncio.Future[psycopg.AsyncConnection[Any] | Closed | None]",
-    Callable[[psycopg.AsyncConnection[Any] | Closed | None], bool],
+    "asyncio.Future[OwnAsyncConnection | Closed | None]",
+    Callable[[OwnAsyncConnection | Closed | None], bool],
 ]:
-    arriving: asyncio.Future[psycopg.AsyncConnection[Any] | Closed | None]
+    arriving: asyncio.Future[OwnAsyncConnection | Closed | None]
     arriving = asyncio.get_running_loop().create_future()
 
-    def hand(what: psycopg.AsyncConnection[Any] | Closed | None) -> bool:
+    def hand(what: OwnAsyncConnection | Closed | None) -> bool:
         if arriving.done():  # its task was cancelled
             return False
         arriving.set_result(what)

@@ -23,7 +23,7 @@ from . import embedded, migrate
 from .connect import LIMIT
 from .copy import acopy_in, copy_in
 from .ending import AsyncBlock, Block
-from .executors import adrive, drive
+from .executors import adrive, arun, drive, run
 from .faults import Contended, translate
 from .migrate.address import parts_of
 from .pools import Pools
@@ -33,7 +33,7 @@ from .transaction import AsyncTransaction, Transaction
 
 T = TypeVar("T")
 What = Callable[[], Statement[T] | Flow[T]]  # a fresh one for every try
-_PAUSES = (0.005, 0.02, 0.08, 0.3)
+_PAUSES = (0.005, 0.02, 0.08, 0.3, None)
 
 
 def resolve_dsn(url: str) -> str:
@@ -105,6 +105,9 @@ class Database:
 
     def _ready(self) -> tuple[str, Pools]:
         """Resolve at first use, and again in a forked child: nothing of a parent is shared."""
+        found = self._resolved
+        if found is not None and found[0] == os.getpid():
+            return found[1], found[2]
         with self._lock:
             if self._resolved is None or self._resolved[0] != os.getpid():
                 if self._resolved is not None:
@@ -147,29 +150,41 @@ class Database:
 
     def run(self, make: What[T]) -> T:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
-        for pause in (*_PAUSES, None):
+        for pause in _PAUSES:
             try:
-                pools, what = self._ready()[1], make()
-                with _translated(), pools.connection(lent=_path(what)) as conn:
-                    if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
-                        return drive(conn, what)
-                    with pools.transaction(conn):
-                        return drive(conn, what)
+                return self._run(self._ready()[1], make())
             except Contended:
                 if pause is None:
                     raise
                 time.sleep(pause)
         raise AssertionError
 
+    def _run(self, pools: Pools, what: Statement[T] | Flow[T]) -> T:
+        lent = _path(what)
+        try:
+            pool, conn = pools.take(lent)
+            try:
+                if isinstance(what, Statement) and (lent is None or not conn.is_pooled):
+                    return run(conn, what)
+                with pools.transaction(conn):
+                    return drive(conn, what)
+            finally:
+                pools.give_back(pool, conn, lent)
+        except psycopg.Error as error:
+            known = translate(error)
+            if known is None:
+                raise
+            raise known from error
+
     async def arun(self, make: What[T]) -> T:
         pools = await self._aready()
-        for pause in (*_PAUSES, None):
+        for pause in _PAUSES:
             try:
                 what = make()
                 with _translated():
                     async with pools.aconnection(lent=_path(what)) as conn:
-                        if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
-                            return await adrive(conn, what)
+                        if isinstance(what, Statement) and (not conn.is_pooled or what.runs_anywhere):
+                            return await arun(conn, what)
                         async with pools.atransaction(conn):
                             return await adrive(conn, what)
             except Contended:

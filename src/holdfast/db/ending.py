@@ -24,13 +24,24 @@ _LEFT = "holdfast_left"
 _PASSED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
-class OwnConnection(psycopg.Connection[Any]):
+class _Own:
+    """What is known of a connection of ours."""
+
+    is_reset = False  # with the commit of whoever had it last
+    is_pooled = False  # a pooler stands in between, and gives it to others too
+    is_theirs = False  # it has the role's search_path, not ours
+    offset: float | None = None  # of the clock, as it was told
+    used_at = 0.0  # when it came back
+    before: list[str] | None = None  # what its settings were when it was new
+    settings = ""  # the commands that set ours again
+
+
+class OwnConnection(_Own, psycopg.Connection[Any]):
     """`kept`: what is prepared on it by name. The driver drops everything that is prepared when something is rolled back."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: set[str] = set()
-        self.is_reset = False  # with the commit of whoever had it last
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         if name is None:
@@ -38,11 +49,10 @@ class OwnConnection(psycopg.Connection[Any]):
         return super()._deallocate(name)
 
 
-class OwnAsyncConnection(psycopg.AsyncConnection[Any]):
+class OwnAsyncConnection(_Own, psycopg.AsyncConnection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: set[str] = set()
-        self.is_reset = False
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         if name is None:

@@ -21,6 +21,7 @@ from psycopg.types.array import register_all_arrays
 
 from ..store.arrays import UuidArray
 from ..store.statement import Flow, Row, Statement
+from .quick import prepared
 
 T = TypeVar("T")
 
@@ -85,14 +86,16 @@ def _tell(statement: Statement[Any], rows: list[Row], began: float) -> None:
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     began = time.perf_counter() if _listeners else 0.0
-    with OurCursor(conn, row_factory=tuple_row) as cursor:
-        cursor.execute(
-            statement.text.encode(),
-            statement.params,
-            binary=statement.binary,
-            prepare=None if statement.prepared else False,
-        )
-        rows: list[Row] = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
+    rows = _quick(conn, statement) if statement.texts else None
+    if rows is None:
+        with OurCursor(conn, row_factory=tuple_row) as cursor:
+            cursor.execute(
+                statement.text.encode(),
+                statement.params,
+                binary=statement.binary,
+                prepare=None if statement.prepared else False,
+            )
+            rows = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     if _listeners:
         _tell(statement, rows, began)
     return statement.decode(rows)
@@ -100,17 +103,31 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     began = time.perf_counter() if _listeners else 0.0
-    async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
-        await cursor.execute(
-            statement.text.encode(),
-            statement.params,
-            binary=statement.binary,
-            prepare=None if statement.prepared else False,
-        )
-        rows: list[Row] = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
+    rows = await _aquick(conn, statement) if statement.texts else None
+    if rows is None:
+        async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(
+                statement.text.encode(),
+                statement.params,
+                binary=statement.binary,
+                prepare=None if statement.prepared else False,
+            )
+            rows = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     if _listeners:
         _tell(statement, rows, began)
     return statement.decode(rows)
+
+
+def _quick(conn: psycopg.Connection[Any], statement: Statement[Any]) -> list[Row] | None:
+    with conn.lock:
+        answer = prepared(conn, statement)
+        return None if answer is None else conn.wait(answer)
+
+
+async def _aquick(conn: psycopg.AsyncConnection[Any], statement: Statement[Any]) -> list[Row] | None:
+    async with conn.lock:
+        answer = prepared(conn, statement)
+        return None if answer is None else await conn.wait(answer)
 
 
 def drive(conn: psycopg.Connection[Any], what: Statement[T] | Flow[T]) -> T:

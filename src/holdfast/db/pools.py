@@ -32,7 +32,7 @@ from .connect import (
     connect_arguments,
     waiting_to_be_read,
 )
-from .ending import Message, Own, can_end, message
+from .ending import Message, Own, OwnAsyncConnection, OwnConnection, can_end, message
 from .executors import is_heard
 from .sync_pool import SyncPool
 
@@ -52,17 +52,36 @@ _SCANS = CONFIGURED.index("enable_seqscan")
 _FRESH = 1.0  # seconds: longer ago, and the server is asked
 
 
-def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+def _restore(conn: Own) -> None:
     conn.row_factory = tuple_row
     conn.prepare_threshold = 5
 
 
-def _was_reset(conn: AnyConnection) -> bool:
+def _was_reset(conn: Own) -> bool:
     """With the commit of whoever has it; asked once."""
-    if not isinstance(conn, Own):
-        return False
     done, conn.is_reset = conn.is_reset, False
     return done
+
+
+def _turn(conn: Own, lent: bool | None) -> str | None:
+    """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps that of the
+    last, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
+    pooler: see transaction()."""
+    if lent is None or conn.is_pooled or lent == conn.is_theirs:
+        return None
+    return UNPIN if lent else PIN
+
+
+def _is_fresh(conn: Own) -> bool:
+    """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
+    as much as a small statement, for every enqueue and every handler's transaction."""
+    if conn.closed:
+        return False
+    return time.monotonic() - conn.used_at < _FRESH and not waiting_to_be_read(conn.pgconn.socket)
+
+
+def _reset_text(conn: Own) -> str:
+    return f"{RESET}; {LEFT}; {conn.settings}"
 
 
 class Pools:
@@ -77,22 +96,14 @@ class Pools:
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncPool]]
         self._async = weakref.WeakKeyDictionary()
         self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
-        self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
-        self._before: weakref.WeakKeyDictionary[object, list[str]] = weakref.WeakKeyDictionary()
-        self._settings_of: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
-        self._used_at: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
-        self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
-        self._theirs: weakref.WeakSet[object] = (
-            weakref.WeakSet()
-        )  # these have the role's search_path, not ours
+        self._all: weakref.WeakSet[Own] = weakref.WeakSet()
         self._returning: set[asyncio.Future[None]] = set()
 
     @property
     def open(self) -> int:
         """Connections that are open, lent or not."""
         with self._lock:
-            found = [ref() for ref in self._offsets.keyrefs()]
-        return sum(not getattr(conn, "closed", True) for conn in found)
+            return sum(not conn.closed for conn in self._all)
 
     async def reserve(self, size: int) -> None:
         """Room for that many handlers at once, each in a transaction of its own."""
@@ -110,74 +121,51 @@ class Pools:
         arguments = connect_arguments(self._settings, "holdfast")
         return self._dsn, arguments, self._size, self._settings.connect_timeout
 
-    def _parameters(self, conn: AnyConnection) -> Configuration:
-        self._offsets[conn] = self._clock.offset
+    def _parameters(self, conn: Own) -> Configuration:
+        with self._lock:
+            self._all.add(conn)
+        conn.offset = self._clock.offset
         return configuration(conn, self._clock, None, engine=False)
 
-    def _is_pooled(self, conn: AnyConnection, rows: list[tuple[Any, ...]]) -> bool:
-        self._theirs.discard(conn)
+    def _is_pooled(self, conn: Own, rows: list[tuple[Any, ...]]) -> bool:
         pooled, *values, before = rows[0]
-        self._settings_of[conn] = configured(values, self._before.setdefault(conn, before))
+        conn.is_theirs = False
+        if conn.before is None:
+            conn.before = before
+        conn.settings = configured(values, conn.before)
         if pooled:
-            self._pooled.add(conn)
+            conn.is_pooled = True
             conn.prepare_threshold = None
-        return conn in self._pooled
-
-    def _turn(self, conn: AnyConnection, lent: bool | None) -> str | None:
-        """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps that of the
-        last, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
-        pooler: see transaction()."""
-        if lent is None or conn in self._pooled or lent == (conn in self._theirs):
-            return None
-        return UNPIN if lent else PIN
-
-    def _turned(self, conn: AnyConnection, lent: bool) -> None:
-        (self._theirs.add if lent else self._theirs.discard)(conn)
+        return conn.is_pooled
 
     def ending(self, conn: AnyConnection, last: Last | None) -> Message | None:
         """What ends the transaction of a handler and gives the connection back as it was; None: to be done step by step."""
-        if conn in self._pooled or not can_end(conn) or (last is not None and is_heard()):
+        if not can_end(conn) or conn.is_pooled or conn.before is None or (last is not None and is_heard()):
             return None
-        reset = f"{RESET}; {self._settings_of[conn]}"
-        return message(conn, last, LEFT, reset, scans=self._before[conn][_SCANS] == "on")
-
-    def _reset_text(self, conn: AnyConnection) -> str:
-        return f"{RESET}; {LEFT}; {self._settings_of[conn]}"
-
-    def is_pooled(self, conn: AnyConnection) -> bool:
-        """Whether a pooler stands in between: what is set on it holds to the end of the transaction only."""
-        return conn in self._pooled
+        return message(conn, last, LEFT, f"{RESET}; {conn.settings}", scans=conn.before[_SCANS] == "on")
 
     @contextlib.contextmanager
-    def transaction(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
+    def transaction(self, conn: OwnConnection) -> Iterator[None]:
         """For statements of our own that are not qualified throughout."""
         with conn.transaction():
-            if conn in self._pooled:
+            if conn.is_pooled:
                 conn.execute(PIN_LOCAL)
             yield
 
     @contextlib.asynccontextmanager
-    async def atransaction(self, conn: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+    async def atransaction(self, conn: OwnAsyncConnection) -> AsyncIterator[None]:
         async with conn.transaction():
-            if conn in self._pooled:
+            if conn.is_pooled:
                 await conn.execute(PIN_LOCAL)
             yield
 
-    def _is_fresh(self, conn: AnyConnection) -> bool:
-        """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
-        as much as a small statement, for every enqueue and every handler's transaction."""
-        if conn.closed:
-            return False
-        used_at = self._used_at.get(conn, 0.0)
-        return time.monotonic() - used_at < _FRESH and not waiting_to_be_read(conn.pgconn.socket)
-
-    def _configure(self, conn: psycopg.Connection[Any]) -> None:
+    def _configure(self, conn: OwnConnection) -> None:
         with psycopg.RawCursor(conn) as cursor:
             rows = cursor.execute(CONFIGURE.encode(), self._parameters(conn)).fetchall()
         if self._is_pooled(conn, rows):
             conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
-    async def _aconfigure(self, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _aconfigure(self, conn: OwnAsyncConnection) -> None:
         self._of_loop.setdefault(asyncio.get_running_loop(), weakref.WeakSet()).add(conn)
         async with psycopg.AsyncRawCursor(conn) as cursor:
             await cursor.execute(CONFIGURE.encode(), self._parameters(conn))
@@ -186,40 +174,56 @@ class Pools:
             await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     @contextlib.contextmanager
-    def connection(self, *, lent: bool | None = False) -> Iterator[psycopg.Connection[Any]]:
+    def connection(self, *, lent: bool | None = False) -> Iterator[OwnConnection]:
         """A connection of this process. One lent to a handler is reset before anyone else gets it."""
+        pool, conn = self.take(lent)
+        try:
+            yield conn
+        finally:
+            self.give_back(pool, conn, lent)
+
+    def take(self, lent: bool | None) -> tuple[SyncPool, OwnConnection]:
+        """See connection(); to be given back whatever happens."""
+        pool = self._sync.get(os.getpid()) or self._new_pool()
+        conn = pool.take()
+        try:
+            if conn.offset != self._clock.offset:
+                self._configure(conn)
+            if turn := _turn(conn, lent):
+                conn.execute(turn.encode())
+                conn.is_theirs = bool(lent)
+        except BaseException:
+            self.give_back(pool, conn, lent)
+            raise
+        return pool, conn
+
+    def _new_pool(self) -> SyncPool:
         with self._lock:
             pool = self._sync.get(os.getpid())
             if pool is None:
-                pool = SyncPool(*self._options(), self._is_fresh, self._configure)
+                pool = SyncPool(*self._options(), _is_fresh, self._configure)
                 pool.keeps = self._keeps
                 self._sync[os.getpid()] = pool  # a parent's pool stays: it is not ours to close
-        conn = pool.take()
-        try:
-            if self._offsets.get(conn) != self._clock.offset:
-                self._configure(conn)
-            if turn := self._turn(conn, lent):
-                conn.execute(turn.encode())
-                self._turned(conn, bool(lent))
-            yield conn
-        finally:
-            try:
-                if lent and not conn.closed:
-                    self._reset_now(conn)
-            finally:
-                self._used_at[conn] = time.monotonic()
-                pool.give_back(conn)
+            return pool
 
-    def _reset_now(self, conn: psycopg.Connection[Any]) -> None:
+    def give_back(self, pool: SyncPool, conn: OwnConnection, lent: bool | None) -> None:
+        try:
+            if lent and not conn.closed:
+                self._reset_now(conn)
+        finally:
+            conn.used_at = time.monotonic()
+            pool.give_back(conn)
+
+    def _reset_now(self, conn: OwnConnection) -> None:
         """What a handler left on it is not for the next one."""
         try:
             _restore(conn)
-            if conn in self._pooled:
+            if conn.is_pooled:
                 self._configure(conn)
             else:
                 if not _was_reset(conn):
-                    conn.execute(self._reset_text(conn).encode())
-                self._turned(conn, lent=True)
+                    conn.execute(_reset_text(conn).encode())
+                conn.is_theirs = True
         except psycopg.Error:
             conn.close()
         except BaseException:
@@ -227,21 +231,21 @@ class Pools:
             raise
 
     @contextlib.asynccontextmanager
-    async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[OwnAsyncConnection]:
         loop = asyncio.get_running_loop()
         pid, pool = self._async.get(loop, (0, None))
         if pool is None or pid != os.getpid():
             self._forget_ended_loops()
-            pool = AsyncPool(*self._options(), self._is_fresh, self._aconfigure)
+            pool = AsyncPool(*self._options(), _is_fresh, self._aconfigure)
             pool.keeps = self._keeps
             self._async[loop] = (os.getpid(), pool)
         conn = await pool.take()
         try:
-            if self._offsets.get(conn) != self._clock.offset:
+            if conn.offset != self._clock.offset:
                 await self._aconfigure(conn)
-            if turn := self._turn(conn, lent):
+            if turn := _turn(conn, lent):
                 await conn.execute(turn.encode())
-                self._turned(conn, bool(lent))
+                conn.is_theirs = bool(lent)
             yield conn
         finally:
             if lent and not conn.closed and not _was_reset(conn):
@@ -253,8 +257,8 @@ class Pools:
             else:
                 if lent:
                     _restore(conn)
-                    self._turned(conn, lent=True)
-                self._used_at[conn] = time.monotonic()
+                    conn.is_theirs = True
+                conn.used_at = time.monotonic()
                 pool.give_back(conn)
 
     def _forget_ended_loops(self) -> None:
@@ -265,18 +269,18 @@ class Pools:
                 if pid == os.getpid():
                     conn.pgconn.finish()
 
-    async def _reset(self, pool: AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _reset(self, pool: AsyncPool, conn: OwnAsyncConnection) -> None:
         try:
             _restore(conn)
-            if conn in self._pooled:
+            if conn.is_pooled:
                 await self._aconfigure(conn)
             else:
-                await conn.execute(self._reset_text(conn).encode())
-                self._turned(conn, lent=True)
+                await conn.execute(_reset_text(conn).encode())
+                conn.is_theirs = True
         except psycopg.Error:
             await conn.close()
         finally:
-            self._used_at[conn] = time.monotonic()
+            conn.used_at = time.monotonic()
             pool.give_back(conn)
 
     def close(self) -> None:

@@ -23,6 +23,10 @@ class Calls(Generic[P]):
         # Replaced, and never changed: a child may be forked at any moment.
         self._calls: tuple[Callable[P, None], ...] = ()
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._calls)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for call in self._calls:
             call(*args, **kwargs)

@@ -60,15 +60,15 @@ class _Hurry:
             self._is_over = True
 
 
-class SyncPool(Pool[psycopg.Connection[Any]]):
+class SyncPool(Pool[OwnConnection]):
     def __init__(
         self,
         dsn: str,
         arguments: dict[str, Any],
         size: int,
         patience: float,
-        is_fresh: Callable[[psycopg.Connection[Any]], bool],
-        configure: Callable[[psycopg.Connection[Any]], None],
+        is_fresh: Callable[[OwnConnection], bool],
+        configure: Callable[[OwnConnection], None],
     ) -> None:
         super().__init__(dsn, arguments, size, patience, is_fresh)
         self._configure = configure
@@ -82,7 +82,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             return None
         return timer
 
-    def take(self) -> psycopg.Connection[Any]:
+    def take(self) -> OwnConnection:
         deadline = time.monotonic() + self._patience
         while True:
             served, conn = self._take()
@@ -93,7 +93,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             if self._is_alive(conn, deadline):
                 return conn
 
-    def _is_alive(self, conn: psycopg.Connection[Any], deadline: float) -> bool:
+    def _is_alive(self, conn: OwnConnection, deadline: float) -> bool:
         if self._is_fresh(conn):
             return True
         try:
@@ -107,8 +107,8 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             raise
         return True
 
-    def _wait(self, deadline: float) -> psycopg.Connection[Any] | None:
-        waiting = _Thread[psycopg.Connection[Any]]()
+    def _wait(self, deadline: float) -> OwnConnection | None:
+        waiting = _Thread[OwnConnection]()
         served, conn = self._take(waiting.hand)
         if served:
             return conn
@@ -120,7 +120,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             raise
         return received(waiting.got[0])
 
-    def _open(self, deadline: float) -> psycopg.Connection[Any]:
+    def _open(self, deadline: float) -> OwnConnection:
         pause, conn = FIRST_PAUSE, None
         try:
             while True:
@@ -137,7 +137,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
         finally:
             self._end_opening(conn)
 
-    def _connect(self, arguments: dict[str, Any], deadline: float) -> psycopg.Connection[Any]:
+    def _connect(self, arguments: dict[str, Any], deadline: float) -> OwnConnection:
         conn = OwnConnection.connect(self._dsn, **arguments)
         hurry = _Hurry(conn, _left(deadline))
         try:
@@ -150,9 +150,9 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             raise
         return conn
 
-    def _returned_within(self, seconds: float) -> psycopg.Connection[Any] | None:
+    def _returned_within(self, seconds: float) -> OwnConnection | None:
         """A connection that came back meanwhile."""
-        waiting = _Thread[psycopg.Connection[Any]]()
+        waiting = _Thread[OwnConnection]()
         with self._lock:
             if self._idle:
                 return self._idle.pop()[0]

@@ -144,9 +144,13 @@ class NewRow(NamedTuple):
 class Enqueued(NamedTuple):
     """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
-    id: UUID | None
+    id_text: str | None  # few ask for it as a UUID, which takes longer to make than the rest of this
     created: bool
     conflict: str | None = None
+
+    @property
+    def id(self) -> UUID | None:
+        return None if self.id_text is None else UUID(self.id_text)
 
 
 @dataclass(frozen=True, slots=True)

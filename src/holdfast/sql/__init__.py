@@ -83,6 +83,7 @@ def qualified(text: str) -> str:
     return _NAMES.sub(whole, text)
 
 
+@functools.cache
 def runs_anywhere(name: str) -> bool:
     """Whether the named statement is safe under any search_path."""
     return _queries().get(name, "").startswith(_ANYWHERE)

@@ -153,10 +153,7 @@ def enqueue_group(
     """The group's own answer, then one for each member; all of them or none."""
 
     def decode(rows: Sequence[Row]) -> list[Enqueued]:
-        return [
-            Enqueued(UUID(made) if made else None, created == "true", conflict)
-            for made, created, conflict in ids(rows)
-        ]
+        return [Enqueued(text or None, created == "true", conflict) for text, created, conflict in ids(rows)]
 
     params = ([specs(members) or "[]"], [specs(callback)], [wanted])
     return named("enqueue_group", params, decode)

@@ -72,24 +72,21 @@ def _enqueue_one(row: NewRow) -> Statement[list[Enqueued]]:
         row.metadata,
         None if row.parent is None else str(row.parent),
     )
-    return named("enqueue_one", params, _enqueued)
+    return named("enqueue_one", params, _enqueued, texts=True)
 
 
 def _all_enqueued(n: int, rows: Sequence[Row]) -> list[Enqueued]:
     texts = rows[0][0] if n else []
     if len(texts) == n:
-        return [Enqueued(UUID(text), True) for text in texts]
+        return [Enqueued(text, True) for text in texts]
     return [
-        Enqueued(UUID(text) if text else None, created == "true", conflict)
+        Enqueued(text or None, created == "true", conflict)
         for text, created, conflict in zip(texts[:n], texts[n : 2 * n], texts[2 * n :], strict=True)
     ]
 
 
 def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:
-    return [
-        Enqueued(UUID(job_id) if job_id else None, created == "true", conflict)
-        for job_id, created, conflict in ids(rows)
-    ]
+    return [Enqueued(text or None, created == "true", conflict) for ((text, created, conflict),) in rows]
 
 
 def fate(job_id: UUID, queue: str) -> Statement[JobStatus]:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # frozen takes three times as long to make
 class Statement(Generic[T]):
     name: str
     text: str
@@ -25,6 +25,9 @@ class Statement(Generic[T]):
     decode: Callable[[Sequence[Row]], T]
     prepared: bool = True  # not: planned anew each time
     binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
+    texts: bool = (
+        False  # its parameters are texts or NULL, its answer one text[] of words that need no quotes
+    )
 
     @property
     def runs_anywhere(self) -> bool:
@@ -60,9 +63,10 @@ def named(
     *,
     prepared: bool = True,
     binary: bool = False,
+    texts: bool = False,
 ) -> Statement[T]:
     """The statement of this name in the SQL files."""
-    return Statement(name, query(name), params, decode, prepared, binary)
+    return Statement(name, query(name), params, decode, prepared, binary, texts)
 
 
 def ids(rows: Sequence[Row]) -> list[Any]:

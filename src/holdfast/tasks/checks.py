@@ -3,7 +3,7 @@ declaration."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -25,11 +25,11 @@ _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 Fail = type[HoldfastError]
 
 
-def known_names(given: Iterable[str], known: Iterable[str], what: str, fail: Fail) -> None:
+def known_names(given: Iterable[str], known: Collection[str], what: str, fail: Fail) -> None:
     """Refuse names that are not options, with the nearest one."""
-    names = sorted(known)
     for name in given:
-        if name not in names:
+        if name not in known:
+            names = sorted(known)
             near = get_close_matches(name, names, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise fail(f"{what} has no option {name!r} (known: {', '.join(names)}).{hint}")

@@ -41,7 +41,7 @@ class JobHandle(Generic[R_co]):
         producer: Producer,
         decode: Callable[[str | None], Any] = raw_result,
     ) -> None:
-        self._id = job_id
+        self._id: UUID | str = job_id  # or its text, until somebody asks
         self._created = created
         self._task = task
         self._queue = queue
@@ -51,6 +51,8 @@ class JobHandle(Generic[R_co]):
     @property
     def id(self) -> UUID:
         """The job's id, the same in every attempt."""
+        if isinstance(self._id, str):
+            self._id = UUID(self._id)
         return self._id
 
     @property
@@ -65,7 +67,7 @@ class JobHandle(Generic[R_co]):
         enqueued the job it waits in vain: nobody sees the job before the commit.
         """
         pauses = growing_pauses(timeout)
-        while (fate := self._producer.fate(self._id, self._queue)).state == WAITING:
+        while (fate := self._producer.fate(self.id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, fate)
@@ -75,7 +77,7 @@ class JobHandle(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job and return its result: `await handle.aresult(timeout=5)`."""
         pauses = growing_pauses(timeout)
-        while (fate := await self._producer.afate(self._id, self._queue)).state == WAITING:
+        while (fate := await self._producer.afate(self.id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, fate)
@@ -84,11 +86,11 @@ class JobHandle(Generic[R_co]):
 
     def cancel(self) -> bool:
         """Ask for the job's end; False when it is already finished: `handle.cancel()`."""
-        return self._producer.cancel(self._id, self._queue)
+        return self._producer.cancel(self.id, self._queue)
 
     async def acancel(self) -> bool:
         """Ask for the job's end; False when it is already finished: `await handle.acancel()`."""
-        return await self._producer.acancel(self._id, self._queue)
+        return await self._producer.acancel(self.id, self._queue)
 
     def __repr__(self) -> str:
         return f"JobHandle({self._task} {self._id}, created={self._created})"
@@ -129,8 +131,23 @@ class JobHandle(Generic[R_co]):
         )
 
     def _marked(self, error: ResultError, fate: JobStatus) -> ResultError:
-        error.job_id, error.error = self._id, fate.error
+        error.job_id, error.error = self.id, fate.error
         return error
+
+
+def handle_of(
+    id_text: str,
+    created: bool,
+    task: str,
+    queue: str,
+    producer: Producer,
+    decode: Callable[[str | None], Any],
+) -> JobHandle[Any]:
+    """Of a job that was written just now. Many are made at once, and of most of them nobody asks the id."""
+    made = JobHandle.__new__(JobHandle)
+    made._id, made._created, made._task, made._queue = id_text, created, task, queue
+    made._producer, made._decode = producer, decode
+    return made
 
 
 def growing_pauses(timeout: Duration | None) -> Iterator[float]:

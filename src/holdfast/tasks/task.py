@@ -24,7 +24,7 @@ from ..store.show import Look
 from . import checks
 from .definition import Definition, new_row
 from .found import FoundJob, job_id_of
-from .handle import JobHandle
+from .handle import JobHandle, handle_of
 from .newjob import NewJob
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
 from .payload import dump, shown
@@ -67,35 +67,47 @@ class Task(Generic[P, R]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> "Task[P, R]":
         """The same task with options; later ones win: `send_receipt.using(queue="bulk", run_after=30)`."""
-        return Task(self.definition, {**self._values, **enqueue_values(options)})
+        made: Task[P, R] = Task(self.definition, {**self._values, **enqueue_values(options)})
+        if len(options) == 1 and "conn" in options:  # which is not in the row
+            if not self._values and self._rest is None:
+                self._rest = self.definition.row("", self._values)[2:]
+            made._rest = self._rest
+        return made
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob[R]:
         """A job to enqueue later or in bulk: `app.enqueue_many([send_receipt.job(order_id=1)])`."""
+        return NewJob(self._row(args, kwargs), self._values.get("conn"), self.definition.codec.decode_result)
+
+    def _row(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRow:
         definition = self.definition
-        codec = definition.codec
-        payload = codec.encode(args, kwargs)
+        payload = definition.codec.encode(args, kwargs)
         if self._rest is None:
             self._rest = definition.row(payload, self._values)[2:]
-        row = tuple.__new__(
+        return tuple.__new__(
             NewRow, (definition.name, payload, *self._rest)
         )  # NewRow(...) takes twice as long
-        return NewJob(row, self._values.get("conn"), codec.decode_result)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Write one job: `send_receipt.using(conn=conn).enqueue(order_id=1)`."""
-        producer = self.definition.binding.require(self.name)
-        new = self.job(*args, **kwargs)
+        producer, conn = self.definition.binding.require(self.definition.name), self._values.get("conn")
+        row = self._row(args, kwargs)
         if traces():
-            return enqueue_all(producer, [new], new.conn)[0]
-        return handle_of(producer, new, producer.enqueue((new.row,), new.conn)[0])
+            return enqueue_all(producer, [NewJob(row, conn, self.definition.codec.decode_result)], conn)[0]
+        return self._handle(producer, row, producer.enqueue((row,), conn)[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Write one job: `await send_receipt.using(conn=tx).aenqueue(order_id=1)`."""
-        producer = self.definition.binding.require(self.name)
-        new = self.job(*args, **kwargs)
+        producer, conn = self.definition.binding.require(self.definition.name), self._values.get("conn")
+        row = self._row(args, kwargs)
         if traces():
-            return (await aenqueue_all(producer, [new], new.conn))[0]
-        return handle_of(producer, new, (await producer.aenqueue((new.row,), new.conn))[0])
+            new: NewJob[R] = NewJob(row, conn, self.definition.codec.decode_result)
+            return (await aenqueue_all(producer, [new], conn))[0]
+        return self._handle(producer, row, (await producer.aenqueue((row,), conn))[0])
+
+    def _handle(self, producer: Producer, row: NewRow, written: Enqueued) -> JobHandle[R]:
+        assert written.id_text is not None
+        decode = self.definition.codec.decode_result
+        return handle_of(written.id_text, written.created, row.task, row.queue, producer, decode)
 
     def get(self, job_id: UUID | str) -> FoundJob[R] | None:
         """A job of this task by its id, with its result typed: `send_receipt.get(job_id)`. None: there is no such job of
@@ -242,17 +254,8 @@ def listed(jobs: Iterable[NewJob[R]], conn: object | None, verb: str = "enqueue_
 def handles_of(
     producer: Producer, jobs: Sequence[NewJob[R]], written: Sequence[Enqueued]
 ) -> list[JobHandle[R]]:
-    return [handle_of(producer, job, one) for job, one in zip(jobs, written, strict=True)]
-
-
-def handle_of(producer: Producer, job: NewJob[R], written: Enqueued) -> JobHandle[R]:
-    assert written.id is not None
-    row = job.row
-    return JobHandle(
-        written.id,
-        created=written.created,
-        task=row.task,
-        queue=row.queue,
-        producer=producer,
-        decode=job.decode,
-    )
+    made = []
+    for job, (id_text, created, _) in zip(jobs, written, strict=True):
+        assert id_text is not None
+        made.append(handle_of(id_text, created, job.row.task, job.row.queue, producer, job.decode))
+    return made

@@ -43,6 +43,9 @@ _PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STATE = re.compile("[\x20-\x7e]{1,512}")
 _told: list[bool] = []
 _VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
+# What os.environ keeps. It raises and catches an exception for a name that is not set, and each enqueue asks.
+_environment: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+_key: Any = os.environ.encodekey(_VARIABLE) if _environment is not os.environ else _VARIABLE
 
 
 def imported() -> bool:
@@ -50,7 +53,7 @@ def imported() -> bool:
 
 
 def provider_named() -> bool:
-    return bool(os.environ.get(_VARIABLE))
+    return bool(_environment.get(_key))
 
 
 def traces() -> bool:

@@ -99,12 +99,19 @@ class Writer:
         self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
     ) -> T:
         guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
-        self.ready(queues_of(rows))
+        if not self._knows(rows):
+            self.ready(queues_of(rows))
         if guest is not None:
             return guest.run(make())
-        written = self._database().run(make)
-        self._database().enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
+        database = self._database()
+        written = database.run(make)
+        if database.enqueued:
+            database.enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
         return written
+
+    def _knows(self, rows: Sequence[NewRow]) -> bool:
+        """Of one job: whether its queue exists, and nothing follows it."""
+        return len(rows) == 1 and not rows[0].follow_ups and rows[0].queue in self._known
 
     def ready(self, wanted: set[str]) -> None:
         """These queues exist, as far as we may look; on our own embedded server a declared one is made."""
@@ -120,11 +127,14 @@ class Writer:
         self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
     ) -> T:
         guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
-        await self.aready(queues_of(rows))
+        if not self._knows(rows):
+            await self.aready(queues_of(rows))
         if guest is not None:
             return await guest.arun(make())
-        written = await self._database().arun(make)
-        self._database().enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
+        database = self._database()
+        written = await database.arun(make)
+        if database.enqueued:
+            database.enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
         return written
 
     async def aready(self, wanted: set[str]) -> None:
@@ -146,6 +156,8 @@ class Writer:
         return [(name, declared[name]) for name in missing]
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
+        if len(answers) == 1 and answers[0].conflict is None:
+            return answers
         if (error := conflict_in(rows, answers)) is not None:
             self._refuse(error)
         return answers

@@ -66,38 +66,38 @@ _ASYNC: _Kinds = {
 }
 
 
-def _find(conn: object, kinds: _Kinds) -> tuple[str, str] | None:
+def _find(kind: Any, kinds: _Kinds) -> tuple[str, str] | None:
+    names = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
+    return next((kinds[name] for name in names if name in kinds), None)
+
+
+@functools.lru_cache(maxsize=64)
+def _adapter(kind: Any, is_async: bool) -> Any:
+    """None: there is none."""
+    found = _find(kind, _ASYNC if is_async else _SYNC)
+    return None if found is None else getattr(import_module(f".{found[0]}", __name__), found[1])
+
+
+def _kind(conn: object) -> Any:
     """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for."""
-    kind: Any = conn.__class__
-    return next((kinds[name] for name in _names(kind) if name in kinds), None)
-
-
-@functools.lru_cache(maxsize=64)
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
-
-
-@functools.lru_cache(maxsize=64)
-def _adapter(found: tuple[str, str]) -> Any:
-    return getattr(import_module(f".{found[0]}", __name__), found[1])
+    return conn.__class__
 
 
 def sync_guest(conn: object, method: str, other: str) -> Guest:
-    found = _find(conn, _SYNC)
-    if found is None:
-        if _find(conn, _ASYNC) is None:
+    adapter: Callable[[object], Guest] | None = _adapter(_kind(conn), False)
+    if adapter is None:
+        if _find(_kind(conn), _ASYNC) is None:
             raise refusal(conn)
         raise WrongConnection(
             f"{method}() got an async connection ({type(conn).__name__}); use await {other}()"
         )
-    adapter: Callable[[object], Guest] = _adapter(found)
     return adapter(conn)
 
 
 def async_guest(conn: object, method: str, other: str) -> AsyncGuest:
-    found = _find(conn, _ASYNC)
-    if found is None:
-        kind = _find(conn, _SYNC)
+    adapter: Callable[[object], AsyncGuest] | None = _adapter(_kind(conn), True)
+    if adapter is None:
+        kind = _find(_kind(conn), _SYNC)
         if kind is None:
             raise refusal(conn)
         bridge = ""
@@ -108,5 +108,4 @@ def async_guest(conn: object, method: str, other: str) -> AsyncGuest:
         raise WrongConnection(
             f"{method}() got a sync connection ({type(conn).__name__}); use {other}(){bridge}"
         )
-    adapter: Callable[[object], AsyncGuest] = _adapter(found)
     return adapter(conn)
