@@ -19,7 +19,7 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import ACTS, job_acts
+from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
 from holdfast.web.calls import (
@@ -155,8 +155,8 @@ def dashboard(
             name=name,
             attempts=attempts,
         )
-        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition))
-        site.add(Pages(engine(site), (*of_jobs, *ACTS, *ENGINE_ACTS)))
+        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition), *dead_acts(site.masked_of))
+        site.add(Pages(engine(site), (*of_jobs, *ENGINE_ACTS)))
         site.add_shapes()
         sites.append(site)
     for site in sites:
