@@ -33,7 +33,7 @@ from holdfast.web.calls import (
 )
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
-from holdfast.web.edit import edit_act
+from holdfast.web.edit import copy_act, edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
@@ -155,7 +155,9 @@ def dashboard(
             name=name,
             attempts=attempts,
         )
-        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition), *dead_acts(site.masked_of))
+        known = one.tasks.definition
+        of_one = (edit_act(known), copy_act(known))
+        of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of))
         site.add(Pages(engine(site), (*of_jobs, *ENGINE_ACTS)))
         site.add_shapes()
         sites.append(site)
