@@ -111,9 +111,8 @@ def test_retry_of_each_state(conn: Conn, database: Database, worker: str) -> Non
     assert "is held: unknown. It runs by itself when that is over" in refused(
         database, RETRY, jobs_of["held"]
     )
-    assert "completed. To run it again enqueue a new one: holdfast enqueue work" in refused(
-        database, RETRY, jobs_of["completed"]
-    )
+    said = f"completed. To run a copy of it: holdfast jobs copy {jobs_of['completed']}"
+    assert said in refused(database, RETRY, jobs_of["completed"])
     assert Operator(database, "ann").act_on(RETRY, [jobs_of["pending"]]) == Done(
         "jobs retry", 0, {"unchanged": 1}, {}, None
     )

@@ -105,7 +105,10 @@ def test_which_jobs_can_be_edited(conn: Conn, database: Database, worker: str) -
     assert f"job {jobs_of['processing']} is running" in refused(
         database, jobs_of["processing"], Changes({"n": 5})
     )
-    for state, said in (("completed", "it completed. Enqueue a new one"), ("cancelled", "it was cancelled")):
+    for state, said in (
+        ("completed", "it completed. Change and run a copy of it"),
+        ("cancelled", "it was cancelled"),
+    ):
         assert said in refused(database, jobs_of[state], Changes({"n": 5}))
     assert "is a dead letter: it waits for no time" in refused(
         database, jobs_of["dead_letter"], Changes(run_after=timedelta(seconds=5))

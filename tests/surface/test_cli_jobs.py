@@ -633,3 +633,26 @@ def test_a_table_at_a_terminal_has_ids_that_can_be_copied_and_takes_no_markup(
     assert line.startswith(f"{str(job.id)[:18]}  inbox  charge  pending")
     assert cli.json("jobs", "show", line.split()[0])["job"]["id"] == str(job.id)
     assert "[red]markup[/" in line
+
+
+def test_copy(shop: Kit, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "copied_app.py").write_text(EDITED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *__import__("sys").path])
+    old = str(shop.app.send("good", {"text": "a"}).id)
+    assert cli.refused("jobs", "copy", old).startswith(f"job {old} is pending: it runs once")
+    shop.run_worker()
+    ran = cli("jobs", "copy", old, "text=b", "--priority", "5")
+    made = ran.out.strip()
+    assert ran.err == "note: the arguments were not checked: no app was named that knows the task\n"
+    copy = shop.job(UUID(made))
+    assert (copy["payload"], copy["priority"]) == ({"text": "b"}, 5)
+    assert cli.refused("jobs", "copy", old, "n=seven", "-a", "copied_app:app").startswith(
+        f"job {old} was not copied: parameter 'n' of good must be int"
+    )
+    copied = cli.json("jobs", "copy", old, "-a", "copied_app:app")
+    assert (copied["copied_from"], copied["changed"], copied["checked"]) == (old, {}, True)
+    assert state(shop, old) == "completed"
+    assert cli.refused("jobs", "retry", old).endswith(
+        f"completed. To run a copy of it: holdfast jobs copy {old}"
+    )

@@ -94,10 +94,10 @@ def test_each_of_several_has_its_own_way_out() -> None:
 
 
 def test_reasons_that_differ_in_what_they_are_about_are_counted_apart() -> None:
-    left = {why("completed", "completed", task=task): count for task, count in (("a", 2), ("b", 3))}
+    left = {why("completed", "completed", id=job): count for job, count in (("a", 2), ("b", 3))}
     assert worded(left) == {
-        "completed. To run it again enqueue a new one: holdfast enqueue a": 2,
-        "completed. To run it again enqueue a new one: holdfast enqueue b": 3,
+        "completed. To run a copy of it: holdfast jobs copy a": 2,
+        "completed. To run a copy of it: holdfast jobs copy b": 3,
     }
 
 

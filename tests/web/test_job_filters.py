@@ -3,8 +3,10 @@ filter tells."""
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +17,9 @@ from tests.web.surfing import Surfer, made_for
 
 from holdfast import Holdfast
 from holdfast.testing import Kit
+from holdfast.web.application import Dashboard
+from holdfast.web.identity import Identity
+from holdfast.web.lists import watched_list
 
 TOKEN = {"authorization": "Bearer x"}
 
@@ -130,6 +135,86 @@ async def test_no_filter_tells_what_is_masked(
             assert 'name="seal" value=""' in body  # what was not shown cannot be confirmed
     assert kit.sql("SELECT count(*) AS n FROM holdfast.work")[0]["n"] == 2
     assert kit.sql("SELECT FROM holdfast.audit") == []
+
+
+def _searched(surfer: Surfer, error: str) -> dict[str, Callable[[], Any]]:
+    said = quote(error)
+    sent: dict[str, Any] = {"json": {"error": error}, "headers": TOKEN}
+    post = surfer.client.post
+    return {
+        "page": lambda: surfer.get(f"/jobs?error={said}"),
+        "api": lambda: surfer.get(f"/api/v1/jobs?error={said}"),
+        "dead": lambda: surfer.get(f"/dead?error={said}"),
+        "each": lambda: surfer.get(f"/dead?each=1&error={said}"),
+        "dead api": lambda: surfer.get(f"/api/v1/dead?each=1&error={said}"),
+        "preview": lambda: surfer.get(f"/acts/jobs-retry?error={said}"),
+        "preview of dead": lambda: surfer.get(f"/acts/dead-redrive?error={said}"),
+        "dry run": lambda: post("/api/v1/acts/jobs-retry?dry_run=1", **sent),
+        "dry run of dead": lambda: post("/api/v1/acts/dead-discard?dry_run=1", **sent),
+        "act": lambda: post("/api/v1/acts/jobs-retry", **sent),
+        "act on dead": lambda: post("/api/v1/acts/dead-redrive", **sent),
+    }
+
+
+def _told(answer: httpx.Response) -> tuple[int, str]:
+    """What an answer says, but for the last letter that was asked and what is another one on every page."""
+    text = re.sub(r"(password(?:=|%3D|%253D)|hunter2secre)[htqx]", r"\1", answer.text)
+    for changing in (
+        r'name="csrf" value="[^"]*"',
+        r'name="seal" value="[^"]*"',
+        r"[0-9:]+ UTC",
+        r"[0-9.]+ m?s\b",
+    ):
+        text = re.sub(changing, "", text)
+    return answer.status_code, text
+
+
+async def test_no_search_tells_what_is_masked_in_an_error(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    """What begins like the secret is answered as what is nowhere, letter by letter."""
+    for right, wrong in (("password=h", "password=q"), ("hunter2secret", "hunter2secrex")):
+        asked = zip(_searched(mara, right).items(), _searched(mara, wrong).values(), strict=True)
+        for (where, one), other in asked:
+            assert _told(await one()) == _told(await other()), where
+    assert (kit.job(shop.dead)["status"], kit.sql("SELECT FROM holdfast.audit")) == ("dead_letter", [])
+    for where, ask in _searched(mara, "PSP.example did").items():
+        answer = await ask()
+        assert answer.status_code == 200, where
+        if where in ("page", "api", "each", "dead api"):
+            assert str(shop.dead) in answer.text, where
+        if where.startswith("dry run"):
+            assert answer.json()["preview"]["count"] == 1
+        if where == "act":  # and nothing is left for the act on dead letters
+            assert answer.json()["done"]["results"] == {"redriven": 1}
+
+
+async def test_no_search_tells_what_a_task_masks(mara: Surfer, kit: Kit) -> None:
+    kit.app.send("treat", {"patient": 1, "diagnosis": "gout", "address": {}}, run_after=timedelta(hours=1))
+    kit.sql("UPDATE holdfast.work SET last_error = 'ValueError: diagnosis=''gout'' in Ayr'")
+    for query in ("error=gout", "task=treat&error=gout", "error=%27g", "task=charge&error=gout"):
+        assert await _ids(mara, query) == [], query
+    assert len(await _ids(mara, "error=Ayr")) == 1
+
+
+async def test_the_stream_of_a_list_searches_as_it_is_shown(
+    mara: Surfer, dashboard: Dashboard, shop: Shop
+) -> None:
+    found = {}
+    for error in ("password=h", "psp.example"):
+        call = SimpleNamespace(site=dashboard.site, who=Identity("mara", "operator"))
+        watch = watched_list(call, {"error": error})  # type: ignore[arg-type]
+        await watch.values(dashboard.site)
+        found[error] = len(watch._was or {})
+    assert found == {"password=h": 0, "psp.example": 1}
+
+
+async def test_no_entry_of_the_audit_is_found_by_a_secret(mara: Surfer, kit: Kit) -> None:
+    kit.app.send("send", {"order_id": 1}, tags=[JWT], run_after=timedelta(hours=1))
+    which = {"tag": JWT}
+    answer = await mara.client.post("/api/v1/acts/jobs-cancel", json=which, headers=TOKEN)
+    assert answer.status_code == 200, answer.text
+    for path in ("/audit", "/api/v1/audit"):
+        answer = await mara.get(f"{path}?target={JWT}")
+        assert (answer.status_code, "no entry is found by it" in answer.text) == (400, True)
 
 
 async def test_what_workers_mask_is_in_no_filter_of_a_dashboard_without_the_code(kit: Kit) -> None:

@@ -18,7 +18,8 @@ from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.model import exact
-from holdfast.operate.edit import Changes, Edited
+from holdfast.operate.copy import Copied
+from holdfast.operate.edit import Changes, Edited, Known
 from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.jobs import JobPage, JobReport
 from holdfast.operate.operator import Operator
@@ -100,32 +101,76 @@ def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, ho
     return act_on_many(operator, verb, select, preview, how, partial(operator.begin_operation, verb, wanted))
 
 
+Items = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Arguments to set: note=hello order_id:=17"),
+]
+Unset = Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to take out.")]
+Priority = Annotated[int | None, typer.Option(help="-100 to 100, higher first.")]
+MaxAttempts = Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")]
+RunAfter = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Due then: 5m from now, or 2030-01-31T12:00:00Z.")
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Its tags from now on; may be repeated.")]
+NoTags = Annotated[bool, typer.Option("--no-tags", help="No tags any more.")]
+
+
 @app.command("edit")
 @command(asks_why=True)
 def edit_command(
     job_id: IdArgument,
-    items: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Arguments to set: note=hello order_id:=17"),
-    ] = None,
-    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to take out.")] = None,
-    priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
-    run_after: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Due then: 5m from now, or 2030-01-31T12:00:00Z.")
-    ] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", help="Its tags from now on; may be repeated.")
-    ] = None,
-    no_tags: Annotated[bool, typer.Option("--no-tags", help="No tags any more.")] = False,
+    items: Items = None,
+    unset: Unset = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    run_after: RunAfter = None,
+    tags: Tags = None,
+    no_tags: NoTags = False,
     *,
     where: Where,
     operator: Operator,
 ) -> Shown[Edited]:
     """Change a job that waits, is held or is dead. With an app, its arguments are checked against the handler."""
+    changes = _changes(items, unset, priority, max_attempts, run_after, tags, no_tags)
+    return Shown(operator.edit_job(job_id, changes, _known(where)), _print_edited)
+
+
+@app.command("copy")
+@command(asks_why=True)
+def copy_command(
+    job_id: IdArgument,
+    items: Items = None,
+    unset: Unset = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    run_after: RunAfter = None,
+    tags: Tags = None,
+    no_tags: NoTags = False,
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Copied]:
+    """Run a copy of a job that completed, was cancelled or is dead: a new job with its arguments, or with others.
+
+    The old job stays as it is. The copy has no idempotency key and no group, and nothing follows it. With an app, its
+    arguments are checked against the handler.
+    """
+    changes = _changes(items, unset, priority, max_attempts, run_after, tags, no_tags)
+    return Shown(operator.copy_job(job_id, changes, _known(where)), _print_copied)
+
+
+def _changes(
+    items: list[str] | None,
+    unset: list[str] | None,
+    priority: int | None,
+    max_attempts: int | None,
+    run_after: str | None,
+    tags: list[str] | None,
+    no_tags: bool,
+) -> Changes:
     if tags and no_tags:
         raise ConfigurationError("give --tag or --no-tags, not both")
-    changes = Changes(
+    return Changes(
         parse_arguments(items or ()),
         tuple(unset or ()),
         priority,
@@ -133,9 +178,19 @@ def edit_command(
         None if run_after is None else parse_moment(run_after, "--run-after"),
         [] if no_tags else tags or None,
     )
+
+
+def _known(where: Where) -> Known | None:
     named = where.app or os.environ.get(APP_VARIABLE)
-    known = load_app(named).tasks.definition if named else None
-    return Shown(operator.edit_job(job_id, changes, known), _print_edited)
+    return load_app(named).tasks.definition if named else None
+
+
+def _print_copied(copied: Copied) -> None:
+    typer.echo(str(copied.id))
+    if copied.alone:
+        typer.echo("note: what followed the old job does not follow the copy", err=True)
+    if "payload" in copied.changed and not copied.checked:
+        typer.echo("note: the arguments were not checked: no app was named that knows the task", err=True)
 
 
 def _print_edited(edited: Edited) -> None:

@@ -12,11 +12,12 @@ from holdfast.operate.refusal import Coded, NothingDone, Why, some
 _WAYS_OUT = {
     "no_queue": ". Create it: holdfast queue create {queue}",
     "stranded": ". Put it back to waiting: holdfast doctor --fix stranded",
-    COMPLETED: ". To run it again enqueue a new one: holdfast enqueue {task}",
+    COMPLETED: ". To run a copy of it: holdfast jobs copy {id}",
     DEAD_LETTER: ". To delete it: holdfast dead discard",
     BLOCKED: ". Run it again in its place: holdfast jobs retry {id}, "
     "or let its key go on without it: holdfast keys release --skip",
-    "edit_finished": ". Enqueue a new one: holdfast enqueue {task}",
+    "edit_finished": ". Change and run a copy of it: holdfast jobs copy {id} NAME=TEXT",
+    "not_ended": ". See it: holdfast jobs show {id}",
     "edit_blocked": ". Run it again in its place: holdfast jobs retry {id}",
     "edit_dead_letter": ". Put it back to work: holdfast dead redrive {id}",
     "elsewhere": ". See: holdfast jobs show {id}",

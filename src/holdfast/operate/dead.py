@@ -69,7 +69,7 @@ def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
     yield from prefer_indexes()
     _, window = yield from store.dead_times(wanted.older_than, wanted.newer_than)
     groups, looked_at = yield from store.group_dead(wanted, window, limit)
-    capped = looked_at >= CAP or (yield from store.reach_list(None, window)) is not None
+    capped = looked_at >= CAP or (yield from store.reach_list(None, window, wanted.rows())) is not None
     return DeadGroups(groups, looked_at, capped)
 
 

@@ -65,14 +65,18 @@ class Edited:
 def edit_job(job_id: UUID, changes: Changes, known: Known | None = None) -> Procedure[Edited]:
     """Change one job, or say why not and change nothing. `known` finds the task whose signature the arguments must fit."""
     values = enqueue_values(changes.options())
-    dump(dict(changes.arguments))
-    check_texts({f"argument {n}": name for n, name in enumerate(changes.unset, 1)})
+    check_changes(changes)
     if not values and not changes.arguments and not changes.unset:
         raise Refused("no_change", "say what to change: arguments, or an option such as priority")
-    if both := sorted(set(changes.unset) & set(changes.arguments)):
-        raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
     who = yield from actor()
     return (yield from patiently(lambda: _edit(job_id, changes, values, known, who)))
+
+
+def check_changes(changes: Changes) -> None:
+    dump(dict(changes.arguments))
+    check_texts({f"argument {n}": name for n, name in enumerate(changes.unset, 1)})
+    if both := sorted(set(changes.unset) & set(changes.arguments)):
+        raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
 
 
 def _edit(
@@ -88,8 +92,8 @@ def _edit(
     _check_state(job, "run_after" in values)
     yield from store.take_back(locked)
     old = yield from store.look_at_edit(job, changes.unset, changes.arguments)
-    _check_payload(job, old, changes)
-    checked = _check_signature(job, old, known) if old.edited != old.payload else False
+    check_payload(job, old, changes)
+    checked = check_signature(job, old, known) if old.edited != old.payload else False
     if not (yield from store.edit(job, _change(old, values))):
         raise Busy([job_id])
     if job.table == "work":
@@ -98,7 +102,7 @@ def _edit(
     before, after = _difference(old, new)
     if after:
         which = {"id": str(job_id), "changed": sorted(after)}
-        yield from audit(who, "jobs edit", which, 1, *_noted(before, after, masked_of(job.task, known)))
+        yield from audit(who, "jobs edit", which, 1, *noted(before, after, masked_of(job.task, known)))
     return Edited(job_id, job.task, job.state, before, after, checked)
 
 
@@ -118,7 +122,7 @@ def _check_state(job: Locked, moved: bool) -> None:
         raise Refused("edit_dead_letter", f"job {job.id} is a dead letter: it waits for no time", id=job.id)
 
 
-def _check_payload(job: Locked, old: Editable, changes: Changes) -> None:
+def check_payload(job: Locked, old: Editable, changes: Changes) -> None:
     has = exact.loads(old.payload)
     if unknown := [name for name in changes.unset if name not in has]:
         raise ConfigurationError(
@@ -132,7 +136,7 @@ def _check_payload(job: Locked, old: Editable, changes: Changes) -> None:
         )
 
 
-def _check_signature(job: Locked, old: Editable, known: Known | None) -> bool:
+def check_signature(job: Locked, old: Editable, known: Known | None, done: str = "changed") -> bool:
     """Whether it was checked: not without an app, nor for a task that the app does not know."""
     definition = known(job.task) if known else None
     if definition is None:
@@ -140,7 +144,7 @@ def _check_signature(job: Locked, old: Editable, known: Known | None) -> bool:
     try:
         definition.codec.decode(old.version, old.edited)
     except PayloadError as error:
-        raise ConfigurationError(f"job {job.id} was not changed: {error}") from None
+        raise ConfigurationError(f"job {job.id} was not {done}: {error}") from None
     return True
 
 
@@ -163,7 +167,7 @@ def masked_of(task: str, known: Known | None) -> tuple[str, ...]:
     return () if definition is None else definition.settings.masked
 
 
-def _noted(
+def noted(
     before: Mapping[str, Any], after: Mapping[str, Any], secrets: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """For the audit: of the payload those arguments that differ, without those that the task masks."""

@@ -83,7 +83,7 @@ def _no_retry(job: Locked) -> Why | None:
     if job.state == HELD:
         return why(HELD, f"is held: {job.hold_reason}. It runs by itself when that is over")
     if job.state == COMPLETED:
-        return why(COMPLETED, "completed", task=job.task)
+        return why(COMPLETED, "completed", id=job.id)
     return no_queue(job)
 
 

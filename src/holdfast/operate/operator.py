@@ -6,6 +6,7 @@
 
 from . import (
     audit,
+    copy,
     dead,
     edit,
     explain,
@@ -58,6 +59,7 @@ class Operator(Runner):
     find_archived = Method(jobs.find_archived)
     enqueue = Method(producing.enqueue)
     edit_job = Method(edit.edit_job)
+    copy_job = Method(copy.copy_job)
     list_groups = Method(groups.list_groups)
     find_group = Method(groups.find_group)
 

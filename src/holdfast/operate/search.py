@@ -127,6 +127,8 @@ def find(
         if wanted.older_than is not None or wanted.newer_than is not None:
             window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     rows = store.SHORT if patience is not None and 0 < patience < 1 else store.LOOK
+    if wanted.masked is not None:
+        rows = store.SHORT
     if wanted.field is not None:
         rows = store.PAYLOADS
     step = Search(wanted, window, _lower(after, window.below), limit, rows)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ..model.outcome import Settled
@@ -180,6 +180,16 @@ class Editable:
     edited: str  # JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Copyable(Editable):
+    """A job that is finished or dead, as it is, and the payload of a copy."""
+
+    partition_key: str | None
+    metadata: str | None  # JSON
+    is_followed: bool
+    is_run: bool  # of a workflow
+
+
 class Edit(NamedTuple):
     """What to change; None: nothing."""
 
@@ -192,13 +202,17 @@ class Edit(NamedTuple):
 
 
 def look_at_edit(job: Locked, unset: Sequence[str], values: Mapping[str, object]) -> Statement[Editable]:
-    def decode(rows: Sequence[Row]) -> Editable:
-        values = list(rows[0])
-        values[5] = list(values[5] or ())
-        return Editable(*values)
-
     params = (job.queue, job.id, list(unset), json.dumps(values))
-    return named("look_at_edit", params, decode)
+    return named("look_at_edit", params, lambda rows: Editable(*_with_tags(rows[0])))
+
+
+def look_at_copy(job: Locked, unset: Sequence[str], values: Mapping[str, object]) -> Statement[Copyable]:
+    params = (job.id, job.slot, list(unset), json.dumps(values))
+    return named("look_at_copy", params, lambda rows: Copyable(*_with_tags(rows[0])))
+
+
+def _with_tags(row: Row) -> list[Any]:
+    return [*row[:5], list(row[5] or ()), *row[6:]]
 
 
 def edit(job: Locked, change: Edit) -> Statement[list[UUID]]:

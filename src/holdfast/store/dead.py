@@ -1,17 +1,18 @@
 """Dead letters as an operator looks at them, one by one or by error, and their way back into work."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from ..model.state import DEAD_LETTER
 from .queue_load import CAP
-from .search import LOOK, Found, containing
+from .search import ERRORS, LOOK, SHORT, Found, containing, is_shown, names_for
 from .statement import Flow, Row, Statement, ids, named, nothing
 
 HOURS = 24
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,14 @@ class DeadFilter:
     tag: str | None = None
     older_than: float | None = None  # seconds since it died
     newer_than: float | None = None
+    masked: tuple[str, ...] | None = None  # as in a JobFilter
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masked", names_for(self.error, self.masked))
+
+    def rows(self) -> int:
+        """How many a step reads."""
+        return LOOK if self.masked is None else SHORT
 
     def given(self) -> dict[str, object]:
         """What was asked for, for the audit."""
@@ -100,7 +109,7 @@ def dead_times(older_than: float | None, newer_than: float | None) -> Statement[
 
 
 def _filters(f: DeadFilter) -> tuple[Any, ...]:
-    return f.queue, f.task, None if f.error is None else containing(f.error), f.key, f.tag
+    return f.queue, f.task, None if f.error is None else containing(f.error, f.masked), f.key, f.tag
 
 
 def _place(rows: Sequence[Row]) -> Died | None:
@@ -111,17 +120,21 @@ def list_dead(
     f: DeadFilter, window: DeadWindow, before: Died | None, limit: int
 ) -> Flow[tuple[list[DeadLine], Died | None]]:
     """The last to die first; the lines, and where to go on (None: there is no more)."""
-    place = before or (None, None)
-    params = (*place, LOOK, limit, *window, *_filters(f), f.group)
-    found = yield from named("list_dead", params, lambda rows: [DeadLine(*r) for r in rows])
-    if len(found) == limit:
-        return found, Died(found[-1].died_at, found[-1].id)
-    return found, (yield from reach_list(before, window))
+
+    def look(place: Died | None, limit: int) -> Statement[list[_Seen[DeadLine]]]:
+        def decode(rows: Sequence[Row]) -> list[_Seen[DeadLine]]:
+            lines = [DeadLine(*r) for r in rows]
+            return [_Seen(Died(line.died_at, line.id), line, line.last_error) for line in lines]
+
+        params = (*(place or (None, None)), f.rows(), limit, *window, *_filters(f), f.group)
+        return named("list_dead", params, decode)
+
+    return (yield from _walk(f, look, reach_list(before, window, f.rows()), before, limit, is_down=True))
 
 
-def reach_list(before: Died | None, window: DeadWindow) -> Statement[Died | None]:
+def reach_list(before: Died | None, window: DeadWindow, rows: int = LOOK) -> Statement[Died | None]:
     """Where a listing has stopped looking; None: it has seen them all."""
-    params = (*(before or (None, None)), LOOK, *window)
+    params = (*(before or (None, None)), rows, *window)
     return named("reach_list_dead", params, _place)
 
 
@@ -129,24 +142,65 @@ def next_dead(
     f: DeadFilter, window: DeadWindow, after: Died | None, limit: int
 ) -> Flow[tuple[list[Found], Died | None]]:
     """The first to die first; which, and where to go on (None: there is no more)."""
-    place = after or (None, None)
-    params = (*place, LOOK, limit, *window, *_filters(f), f.group)
-    rows = yield from named("next_dead", params, list)
-    found = [Found(r[0], r[1], DEAD_LETTER) for r in rows]
-    if len(found) == limit:
-        return found, Died(rows[-1][2], rows[-1][0])
-    looked = (*place, LOOK, *window)
-    return found, (yield from named("reach_next_dead", looked, _place))
+
+    def look(place: Died | None, limit: int) -> Statement[list[_Seen[Found]]]:
+        def decode(rows: Sequence[Row]) -> list[_Seen[Found]]:
+            return [_Seen(Died(r[2], r[0]), Found(r[0], r[1], DEAD_LETTER), r[3]) for r in rows]
+
+        params = (*(place or (None, None)), f.rows(), limit, *window, *_filters(f), f.group)
+        return named("next_dead", params, decode)
+
+    looked = (*(after or (None, None)), f.rows(), *window)
+    reach = named("reach_next_dead", looked, _place)
+    return (yield from _walk(f, look, reach, after, limit, is_down=False))
 
 
-def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple[list[DeadGroup], int]]:
+class _Seen(NamedTuple, Generic[T]):
+    """One dead letter of a step, with its error where that was asked for."""
+
+    place: Died
+    item: T
+    error: str | None
+
+
+def _walk(
+    f: DeadFilter,
+    look: Callable[[Died | None, int], Statement[list[_Seen[T]]]],
+    reach: Statement[Died | None],
+    place: Died | None,
+    limit: int,
+    *,
+    is_down: bool,
+) -> Flow[tuple[list[T], Died | None]]:
+    """As in a search for jobs: where it stops says nothing of what is masked."""
+    if f.masked is None:
+        seen = yield from look(place, limit)
+        return [one.item for one in seen], seen[-1].place if len(seen) == limit else (yield from reach)
+    end = yield from reach
+    most = max(limit, ERRORS)
+    shown: list[_Seen[T]] = []
+    while True:
+        seen = yield from look(place, most)
+        within = [one for one in seen if end is None or (one.place >= end if is_down else one.place <= end)]
+        shown += [one for one in within if is_shown(one.error, f.error, f.masked)]
+        if len(shown) >= limit:
+            return [one.item for one in shown[:limit]], shown[limit - 1].place
+        if len(within) < most:
+            return [one.item for one in shown], end
+        place = within[-1].place
+
+
+def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Flow[tuple[list[DeadGroup], int]]:
     """The groups, the largest first, and how many dead letters were looked at: CAP of the newest at most."""
+    job_ids: list[UUID] | None = None
+    if f.masked is not None:
+        job_ids = [line.id for line in (yield from list_dead(f, window, None, CAP))[0]]
 
     def decode(rows: Sequence[Row]) -> tuple[list[DeadGroup], int]:
         return [DeadGroup(*[*r[:8], _by_hour(r[8])]) for r in rows], rows[0][9] if rows else 0
 
-    params = (LOOK, CAP, limit, *window, *_filters(f))
-    return named("group_dead", params, decode)
+    params = (f.rows(), CAP, limit, *window, *_filters(f), job_ids)
+    return (yield from named("group_dead", params, decode))
 
 
 def _by_hour(hours: Sequence[int] | None) -> tuple[int, ...]:

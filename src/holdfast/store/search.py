@@ -1,11 +1,13 @@
 """Searches for jobs by filters: down the ids, from the newest back, reading a bounded number of rows at a time."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ..model.masking import masked_text
 from ..model.state import (
     BLOCKED,
     DEAD_LETTER,
@@ -22,7 +24,9 @@ from .statement import Flow, Row, Statement, ids, named
 
 LOOK = 100_000  # rows that a step of a search reads at most
 SHORT = 10_000  # the same for who has no time
+ERRORS = 1_000  # of them whose errors are read at a time, where they are searched as they are shown
 PAYLOADS = 1_000  # the same where payloads are looked into: they may be large
+_HIDDEN = re.compile("•+")
 FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
 
 
@@ -42,8 +46,12 @@ class JobFilter:
     worker: str | None = None  # that runs it, or had it last when it ended
     min_attempts: int | None = None  # that it has spent
     field: str | None = None  # of the payload: `customer.id=17`, by names from the outside in
+    masked: tuple[str, ...] | None = (
+        None  # `error` is looked for in the text without secrets, these names' too
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "masked", names_for(self.error, self.masked))
         if self.backing_off is not None:
             object.__setattr__(self, "backing_off", self.backing_off or None)
             if self.backing_off and self.states is None:
@@ -88,7 +96,7 @@ class Search(NamedTuple):
     def filters(self) -> tuple[Any, ...]:
         f = self.wanted
         states = list(f.states) if f.states else None
-        pattern = None if f.error is None else containing(f.error)
+        pattern = None if f.error is None else containing(f.error, f.masked)
         window = (self.window.created_before, self.window.created_since)
         path, value = (None, None) if f.field is None else read_field(f.field)
         return (states, f.queue, f.task, f.key, f.tag, pattern, *window, f.min_attempts, path, value)
@@ -100,10 +108,22 @@ Step = tuple[
 Searcher = Callable[[Search], Flow[Step]]
 
 
-def containing(text: str) -> str:
-    """A LIKE pattern for texts that contain this one as it stands."""
+def containing(text: str, masked: Sequence[str] | None = None) -> str:
+    """A LIKE pattern for texts that contain this one as it stands, or may do so once they are masked."""
     plain = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{plain}%"
+    return f"%{plain if masked is None else _HIDDEN.sub('%', plain)}%"
+
+
+def names_for(error: str | None, masked: Sequence[str] | None) -> tuple[str, ...] | None:
+    """As a filter keeps them: each once, and only where there is an error to look for."""
+    return None if error is None or masked is None else tuple(sorted(set(masked)))
+
+
+def is_shown(text: str | None, error: str | None, masked: Sequence[str] | None) -> bool:
+    """Whether who reads this text without its secrets finds `error` in it: else he could guess them letter by letter."""
+    if error is None or masked is None:
+        return True
+    return text is not None and error.lower() in masked_text(text, names=masked).lower()
 
 
 def read_field(said: str) -> tuple[list[str], str]:
@@ -134,8 +154,8 @@ def searchers(states: Sequence[str] | None) -> list[Searcher]:
     return found
 
 
-def _found(rows: Sequence[Row]) -> list[Found]:
-    return [Found(*r) for r in rows]
+def _rows(rows: Sequence[Row]) -> list[Row]:
+    return list(rows)
 
 
 def _first(rows: Sequence[Row]) -> UUID | None:
@@ -146,30 +166,28 @@ def _search_live(s: Search) -> Flow[Step]:
     if s.wanted.worker is not None:  # a worker holds few, and only what runs has one
         job_ids = yield from named("ids_of_worker", (s.wanted.worker, s.wanted.queue, LOOK), ids)
         return (yield from _look_at(s, job_ids))
-    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.backing_off)
-    found = yield from named("search_live", params, _found)
-    if len(found) == s.limit:
-        return found, found[-1].id
     looked = (*s.bounds(), s.rows, s.wanted.queue)
-    return found, (yield from named("reach_live", looked, _first))
+    return (yield from _walk(s, _live, named("reach_live", looked, _first)))
+
+
+def _live(s: Search) -> Statement[list[Row]]:
+    return named("search_live", (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.backing_off), _rows)
 
 
 def _search_archive(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker)
-    found = yield from named("search_archive", params, _found)
-    if len(found) == s.limit:
-        return found, found[-1].id
-    looked = (*s.bounds(), s.rows)
-    return found, (yield from named("reach_archive", looked, _first))
+    return (yield from _walk(s, _archive, named("reach_archive", (*s.bounds(), s.rows), _first)))
+
+
+def _archive(s: Search) -> Statement[list[Row]]:
+    return named("search_archive", (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker), _rows)
 
 
 def _search_dead(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker)
-    found = yield from named("search_dead", params, _found)
-    if len(found) == s.limit:
-        return found, found[-1].id
-    looked = (*s.bounds(), s.rows)
-    return found, (yield from named("reach_dead", looked, _first))
+    return (yield from _walk(s, _dead, named("reach_dead", (*s.bounds(), s.rows), _first)))
+
+
+def _dead(s: Search) -> Statement[list[Row]]:
+    return named("search_dead", (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker), _rows)
 
 
 # Few of many: found by a table or an index of their own, unless they are many themselves.
@@ -206,11 +224,37 @@ def _look_at(s: Search, job_ids: list[UUID]) -> Flow[Step]:
     below, floor = s.bounds()
     there = {i for i in job_ids if (below is None or i < below) and (floor is None or i >= floor)}
     first = sorted(there, reverse=True)[: s.rows]
-    params = (below, floor, first, s.limit, *s.filters())
-    found = yield from named("search_these", params, _found)
-    if len(found) == s.limit:
-        return found, found[-1].id
-    return found, first[-1] if len(there) > len(first) else None
+
+    def these(s: Search) -> Statement[list[Row]]:
+        return named("search_these", (*s.bounds(), first, s.limit, *s.filters()), _rows)
+
+    return (yield from _walk(s, these, first[-1] if len(there) > len(first) else None))
+
+
+def _walk(
+    s: Search, look: Callable[[Search], Statement[list[Row]]], reach: Statement[UUID | None] | UUID | None
+) -> Flow[Step]:
+    """What fits and is shown, and down to where that is all there is. Where it stops says nothing of what is masked: a step
+    reads on over errors that fit only unmasked, down to the same row as if there were none."""
+    if s.wanted.masked is None:
+        found = [Found(*r[:3]) for r in (yield from look(s))]
+        return found, found[-1].id if len(found) == s.limit else (yield from _reached(reach))
+    end = yield from _reached(reach)
+    window = s.window if end is None else s.window._replace(floor=end)
+    part = s._replace(window=window, limit=max(s.limit, ERRORS))
+    shown: list[Found] = []
+    while True:
+        rows = yield from look(part)
+        shown += [Found(*r[:3]) for r in rows if is_shown(r[3], s.wanted.error, s.wanted.masked)]
+        if len(shown) >= s.limit:
+            return shown[: s.limit], shown[s.limit - 1].id
+        if len(rows) < part.limit:
+            return shown, end
+        part = part._replace(below=rows[-1][0])
+
+
+def _reached(place: Statement[UUID | None] | UUID | None) -> Flow[UUID | None]:
+    return (yield from place) if isinstance(place, Statement) else place
 
 
 _RARE: dict[str, Searcher] = {

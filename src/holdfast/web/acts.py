@@ -129,7 +129,7 @@ def _reason(given: Given) -> list[str]:
 
 
 def _check_dead(given: Given) -> None:
-    if not (means_all(given) or words_of(given) or dead_filter(given).given()):
+    if not (means_all(given) or words_of(given) or any(text(given, name) for name in DEAD_FIELDS)):
         raise Refused(
             "no_dead_letters", "say which dead letters: their ids, a group or another filter, or all"
         )
@@ -140,12 +140,12 @@ def _redrive(given: Given) -> Verb:
     return redrive_verb(None if rate is None else parse_rate(rate, "rate"))
 
 
-def _preview_dead(verb: Verb, what: str, given: Given) -> Procedure[Preview]:
+def _preview_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Preview]:
     _check_dead(given)
     if named := _named(given):
         found = yield from Operator.preview_of.procedure(verb, named)
     else:
-        found = yield from Operator.preview_dead.procedure(verb, dead_filter(given))
+        found = yield from Operator.preview_dead.procedure(verb, dead_filter(given, masked_of))
     warnings = (yield from _warnings(found)) if verb is not DISCARD_DEAD else []
     return _previewed(found, what, warnings)
 
@@ -170,12 +170,12 @@ def _warnings(found: preview.Preview) -> Procedure[list[str]]:
     return said
 
 
-def _do_dead(verb: Verb, what: str, given: Given) -> Procedure[Said]:
+def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
     _check_dead(given)
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
     else:
-        wanted = dead_filter(given)
+        wanted = dead_filter(given, masked_of)
         seen = yield from Operator.preview_dead.procedure(verb, wanted)
         if seen.count.count > _MANY or seen.count.capped:
             return (yield from _leave_to_workers(verb, wanted))
@@ -233,10 +233,30 @@ def job_acts(masked_of: Declared) -> tuple[Act, ...]:
     )
 
 
-ACTS: tuple[Act, ...] = (
-    Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
-        lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
-    Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,
-        lambda g: _dead_words("discard", g), lambda g: _preview_dead(DISCARD_DEAD, "deleted for good", g),
-        "admin", deletes=True),
-)  # fmt: skip
+def dead_acts(masked_of: Declared) -> tuple[Act, ...]:
+    def discard(given: Given) -> Procedure[Said]:
+        return _do_dead(DISCARD_DEAD, "discarded", given, masked_of)
+
+    def preview_discard(given: Given) -> Procedure[Preview]:
+        return _preview_dead(DISCARD_DEAD, "deleted for good", given, masked_of)
+
+    return (
+        Act(
+            "dead redrive",
+            "Redrive",
+            lambda g: _do_dead(_redrive(g), "put back to work", g, masked_of),
+            (*_DEAD, _RATE),
+            lambda g: _dead_words("redrive", g),
+            lambda g: _preview_dead(_redrive(g), "put back to work", g, masked_of),
+        ),
+        Act(
+            "dead discard",
+            "Discard",
+            discard,
+            _DEAD,
+            lambda g: _dead_words("discard", g),
+            preview_discard,
+            "admin",
+            deletes=True,
+        ),
+    )

@@ -19,7 +19,7 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import ACTS, job_acts
+from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
 from holdfast.web.calls import (
@@ -33,7 +33,7 @@ from holdfast.web.calls import (
 )
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
-from holdfast.web.edit import edit_act
+from holdfast.web.edit import copy_act, edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
@@ -155,8 +155,10 @@ def dashboard(
             name=name,
             attempts=attempts,
         )
-        of_jobs = (*job_acts(site.masked_of), edit_act(one.tasks.definition))
-        site.add(Pages(engine(site), (*of_jobs, *ACTS, *ENGINE_ACTS)))
+        known = one.tasks.definition
+        of_one = (edit_act(known), copy_act(known))
+        of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of))
+        site.add(Pages(engine(site), (*of_jobs, *ENGINE_ACTS)))
         site.add_shapes()
         sites.append(site)
     for site in sites:

@@ -1,11 +1,13 @@
-"""The act that changes one job. Its arguments are checked against the handler, as on the command line with an app."""
+"""The acts that change one job, or run a copy of one. Arguments are checked against the handler, as on the command line with
+an app."""
 
 from holdfast.cli.arguments import parse_moment, parse_object
 from holdfast.model.masking import masked
+from holdfast.model.state import COMPLETED
 from holdfast.operate.edit import Changes, Known, masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Field, Given, Said
+from holdfast.pages import Act, Field, Given, Preview, Said
 from holdfast.web.filters import job_id, text, whole_number
 
 _FIELDS = (
@@ -21,7 +23,39 @@ _FIELDS = (
 
 def edit_act(known: Known) -> Act:
     """`known` finds the task whose signature the arguments must fit."""
-    return Act("jobs edit", "Edit", lambda given: _edit(known, given), _FIELDS, _words)
+    return Act(
+        "jobs edit", "Edit", lambda given: _edit(known, given), _FIELDS, lambda given: _words(given, "edit")
+    )
+
+
+def copy_act(known: Known) -> Act:
+    return Act(
+        "jobs copy",
+        "Run a copy",
+        lambda given: _copy(known, given),
+        _FIELDS,
+        lambda given: _words(given, "copy"),
+        lambda given: _preview_copy(known, given),
+    )
+
+
+def _preview_copy(known: Known, given: Given) -> Procedure[Preview]:
+    wanted = job_id(given["id"])
+    found = yield from Operator.copy_job.procedure(wanted, _changes(given), known, dry_run=True)
+    report = yield from Operator.find_job.procedure(wanted)
+    warnings = []
+    if report.job.state == COMPLETED:
+        warnings.append("It completed: what it did is done again.")
+    if found.alone:
+        warnings.append("What followed it does not follow the copy.")
+    said = f"A new job of {found.task} would be enqueued in queue {found.queue}. This one stays as it is."
+    return Preview(said, warnings=warnings)
+
+
+def _copy(known: Known, given: Given) -> Procedure[Said]:
+    done = yield from Operator.copy_job.procedure(job_id(given["id"]), _changes(given), known)
+    data = {"id": done.id, "copied_from": done.copied_from, "changed": sorted(done.changed)}
+    return Said(f"This is the copy of job {done.copied_from}.", data, f"jobs/{done.id}")
 
 
 def _edit(known: Known, given: Given) -> Procedure[Said]:
@@ -40,8 +74,8 @@ def _changes(given: Given) -> Changes:
     return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
 
 
-def _words(given: Given) -> list[str]:
-    found = ["jobs", "edit", given["id"]]
+def _words(given: Given, verb: str) -> list[str]:
+    found = ["jobs", verb, given["id"]]
     for name in ("priority", "max_attempts", "run_after"):
         found += [f"--{name.replace('_', '-')}", given[name]] if given.get(name) else []
     return found

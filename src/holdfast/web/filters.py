@@ -50,7 +50,13 @@ def job_filter(given: Given, masked_of: Declared) -> JobFilter:
     attempts, field = whole_number(given, "min_attempts"), text(given, "field")
     if field is not None:
         _check_unmasked(field, masked_of(task or ""))
+    found = replace(found, masked=_as_shown(error, task, masked_of))
     return replace(found, worker=text(given, "worker"), min_attempts=attempts, field=field)
+
+
+def _as_shown(error: str | None, task: str | None, masked_of: Declared) -> tuple[str, ...] | None:
+    """Errors are searched as they are shown. Who could search what is masked would learn it letter by letter."""
+    return None if error is None else tuple(masked_of(task or ""))
 
 
 def _check_unmasked(said: str, masked: Collection[str]) -> None:
@@ -61,15 +67,21 @@ def _check_unmasked(said: str, masked: Collection[str]) -> None:
             raise ConfigurationError(
                 f"{name[:40]!r} is masked, so that no job is found by it. Use another field"
             )
+    check_no_secret(value, masked, "job")
+
+
+def check_no_secret(value: str, masked: Collection[str], what: str) -> None:
     if masked_text(value, names=masked) != value:
-        raise ConfigurationError("a value that looks like a secret is masked, so that no job is found by it")
+        raise ConfigurationError(
+            f"a value that looks like a secret is masked, so that no {what} is found by it"
+        )
 
 
-def dead_filter(given: Given) -> DeadFilter:
+def dead_filter(given: Given, masked_of: Declared) -> DeadFilter:
     names = ("group", "queue", "task", "error", "key", "tag")
     group, queue, task, error, key, tag = (text(given, name) for name in names)
     ages = _age(given, "older_than"), _age(given, "newer_than")
-    return DeadFilter(group, queue, task, error, key, tag, *ages)
+    return DeadFilter(group, queue, task, error, key, tag, *ages, _as_shown(error, task, masked_of))
 
 
 def words_of(given: Given) -> list[str]:

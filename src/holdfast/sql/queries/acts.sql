@@ -136,6 +136,18 @@ UNION ALL
 SELECT task, version, priority, max_attempts, available_at, tags, payload::text, ((payload - $3::text[]) || $4::text::jsonb)::text
 FROM holdfast.dead_letters WHERE id = $2;
 
+-- name: look_at_copy
+-- A job that is finished or dead and locked, as it is, and the payload of a copy: some arguments taken out, others put in. The last: whether something
+-- follows it, and whether it is a run of a workflow.
+-- $1 id, $2 slot of the archive, $3 names to take out, $4 arguments to put in (JSON)
+SELECT c.task, c.version, c.priority, c.max_attempts, c.available_at, c.tags, c.payload::text, ((c.payload - $3::text[]) || $4::text::jsonb)::text,
+       c.partition_key, c.metadata::text, c.follow_ups IS NOT NULL, EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = $1)
+FROM (SELECT a.task, a.version, a.priority, a.max_attempts, a.available_at, a.tags, a.payload, a.partition_key, a.metadata, a.follow_ups
+      FROM holdfast.archive a WHERE a.slot = $2 AND a.id = $1
+      UNION ALL
+      SELECT d.task, d.version, d.priority, d.max_attempts, d.available_at, d.tags, d.payload, d.partition_key, d.metadata, d.follow_ups
+      FROM holdfast.dead_letters d WHERE d.id = $1) c;
+
 -- name: edit_live
 -- Change a job that is not running; what is NULL stays. Which signatures refused its payload says nothing of another one.
 -- $1 queue, $2 id, $3 payload (JSON), $4 priority, $5 max_attempts, $6 due at, $7 due in seconds, $8 tags (empty: none)

@@ -32,7 +32,7 @@ ORDER BY l.died_at DESC, l.id DESC OFFSET $3 - 1 LIMIT 1;
 -- Dead letters in the order in which they died, the oldest first. Scans a bounded number of rows.
 -- $1 died after, $2 or then with a greater id, $3 how many to look at, $4 limit,
 -- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
-SELECT d.id, d.queue, d.died_at
+SELECT d.id, d.queue, d.died_at, CASE WHEN $9::text IS NOT NULL THEN d.last_error END
 FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_error FROM holdfast.dead_letters l
       WHERE ($1::timestamptz IS NULL OR (l.died_at >= $1 AND (l.died_at, l.id) > ($1, $2::uuid)))
         AND ($5::timestamptz IS NULL OR l.died_at <= $5) AND ($6::timestamptz IS NULL OR l.died_at >= $6)
@@ -54,7 +54,7 @@ ORDER BY l.died_at, l.id OFFSET $3 - 1 LIMIT 1;
 -- name: group_dead
 -- The newest dead letters, up to the cap, by task and error, the largest group first; beside each how many were looked at in all.
 -- $1 how many to look at, $2 cap, $3 limit, $4 died until, $5 died since, $6 queue, $7 task, $8 error (a pattern), $9 key,
--- $10 tag
+-- $10 tag, $11 ids of those that count (NULL: all)
 --
 -- What differs from job to job, as ids and numbers, is taken out of the error: holdfast.fingerprint().
 WITH newest AS MATERIALIZED (
@@ -64,7 +64,7 @@ WITH newest AS MATERIALIZED (
           WHERE ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
           ORDER BY l.died_at DESC, l.id DESC LIMIT $1) d
     WHERE ($6::text IS NULL OR d.queue = $6) AND ($7::text IS NULL OR d.task = $7) AND ($8::text IS NULL OR d.last_error ILIKE $8)
-      AND ($9::text IS NULL OR d.partition_key = $9) AND ($10::text IS NULL OR $10 = ANY (d.tags))
+      AND ($9::text IS NULL OR d.partition_key = $9) AND ($10::text IS NULL OR $10 = ANY (d.tags)) AND ($11::uuid[] IS NULL OR d.id = ANY ($11))
     ORDER BY d.died_at DESC, d.id DESC LIMIT $2
 )
 SELECT n.name, n.task, array_agg(DISTINCT n.queue ORDER BY n.queue), count(*), min(n.died_at), max(n.died_at),

@@ -16,7 +16,7 @@ SELECT holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since,
 -- $13 attempts at least, $14 and $15 a field of the payload by its path and its value as text, $16 only those that failed and wait for their next attempt
-SELECT w.id, w.queue, w.state
+SELECT w.id, w.queue, w.state, CASE WHEN $10::text IS NOT NULL THEN w.last_error END
 FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at, j.attempts, j.payload, j.attempts > 0 AND j.available_at < '9999-01-01Z' AS backs_off,
              CASE WHEN j.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
                   WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
@@ -42,7 +42,7 @@ ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
 -- $1 below this id, $2 from this id on, $3 ids, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since,
 -- $13 attempts at least, $14 and $15 a field of the payload by its path and its value as text
-SELECT w.id, w.queue, w.state
+SELECT w.id, w.queue, w.state, CASE WHEN $10::text IS NOT NULL THEN w.last_error END
 FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at, j.attempts, j.payload,
              CASE WHEN j.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
                   WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
@@ -96,7 +96,7 @@ WHERE $1::text IS NULL OR q.queue = $1 LIMIT $2;
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since,
 -- $13 attempts at least, $14 and $15 a field of the payload by its path and its value as text, $16 the worker that had it last
-SELECT a.id, a.queue, a.status
+SELECT a.id, a.queue, a.status, CASE WHEN $10::text IS NOT NULL THEN a.last_error END
 FROM (SELECT j.id, j.queue, j.task, j.status, j.partition_key, j.tags, j.last_error, j.created_at, j.attempts, j.payload, j.claimed_by FROM holdfast.archive j
       WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) ORDER BY j.id DESC LIMIT $3) a
 WHERE ($5::text[] IS NULL OR a.status = ANY ($5)) AND ($6::text IS NULL OR a.queue = $6) AND ($7::text IS NULL OR a.task = $7)
@@ -117,7 +117,7 @@ ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since,
 -- $13 attempts at least, $14 and $15 a field of the payload by its path and its value as text, $16 the worker that had it last
-SELECT d.id, d.queue, 'dead_letter'
+SELECT d.id, d.queue, 'dead_letter', CASE WHEN $10::text IS NOT NULL THEN d.last_error END
 FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at, j.attempts, j.payload, j.claimed_by FROM holdfast.dead_letters j
       WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) ORDER BY j.id DESC LIMIT $3) d
 WHERE ($5::text[] IS NULL OR 'dead_letter' = ANY ($5)) AND ($6::text IS NULL OR d.queue = $6) AND ($7::text IS NULL OR d.task = $7)

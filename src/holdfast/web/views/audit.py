@@ -7,7 +7,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Cell, Filter, Link, Page, Problem, Row, Secret, Table, View
 from holdfast.store.audit import AuditLine
-from holdfast.web.filters import text
+from holdfast.web.filters import check_no_secret, text
 from holdfast.web.shown import number
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def page(site: "Site") -> Page:
         if said is not None and not (said.isascii() and said.isdigit() and len(said) < 19):
             raise ConfigurationError(f"before={said[:40]!r} is not the number of an entry in the audit")
         wanted = {name: text(asked.query, name) for name in ("actor", "verb", "target")}
+        if (target := wanted["target"]) is not None:
+            check_no_secret(target, site.masked_of(""), "entry")
         found = yield from Operator.list_audit.procedure(
             before=None if said is None else int(said),
             limit=LINES,

@@ -31,13 +31,15 @@ def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
         given = {name: said for name in DEAD_FIELDS if (said := text(asked.query, name)) is not None}
         others = {name: said for name, said in given.items() if name != "group"}
-        groups = yield from Operator.group_dead.procedure(dead_filter(others))
+        groups = yield from Operator.group_dead.procedure(dead_filter(others, site.masked_of))
         group = given.get("group")
         each = _each(asked.query)
         after = text(asked.query, "after")
         letters = None
         if group is not None or each:
-            letters = yield from Operator.list_dead.procedure(dead_filter(given), after=after, limit=LINES)
+            letters = yield from Operator.list_dead.procedure(
+                dead_filter(given, site.masked_of), after=after, limit=LINES
+            )
         chosen = next((one for one in groups.groups if one.id == group), None)
         facets = []
         if chosen is not None:

@@ -1,10 +1,12 @@
 """Why is it not running, what happened, and how to make it run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.model import state
+from holdfast.operate.copy import COPIED_FROM
 from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
@@ -87,6 +89,8 @@ def offers(report: JobReport, why: Explanation) -> list[Offer]:
         found.append(Offer("jobs edit", {"id": str(job.id)}, "Edit…"))
         discard = "dead discard" if job.state == state.DEAD_LETTER else "jobs discard"
         found.append(Offer(discard, given, "Discard…"))
+    if report.place != "queue":
+        found.append(Offer("jobs copy", {"id": str(job.id)}, "Run a copy…"))
     return found
 
 
@@ -108,10 +112,20 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Lease until", job.lease_expires_at),
         ("Gives up at", job.gives_up_at),
         ("Asked to stop", job.cancel_requested_at),
+        ("Copy of", _copied_from(job.metadata)),
         ("What was done to it", entries_of(str(job.id))),
         ("Finished", job.finished_at),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _copied_from(metadata: object) -> Link | None:
+    """Metadata is whatever somebody wrote."""
+    said = metadata.get(COPIED_FROM) if isinstance(metadata, Mapping) else None
+    try:
+        return None if said is None else Link(str(UUID(said)), f"jobs/{UUID(said)}")
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def _times(count: int) -> str:
