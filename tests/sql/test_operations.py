@@ -419,8 +419,8 @@ def away(*_: object) -> Any:
 
 def test_a_worker_that_ends_when_it_is_idle_carries_it_on_first(kit: Kit, conn: Conn) -> None:
     ann = Operator(kit.database, "ann")
-    enqueue(conn, 15, task="unknown")
-    begun = ann.begin_operation(cancel_verb(), JobFilter(task="unknown"))
+    enqueue(conn, 15, task="later", delay=3600.0)  # an act passes what the worker has locked, to hold it
+    begun = ann.begin_operation(cancel_verb(), JobFilter(task="later"))
     kit.run_worker()
     found = ann.find_operation(begun.id)
     assert (found.state, found.done) == ("done", 15)
