@@ -141,7 +141,7 @@ def show_command(
     operator: Operator,
     limit: LimitOption = 20,
 ) -> Shown[Stream]:
-    """Show one key: its first jobs in their order, how many there are, and who runs it."""
+    """Show one key: its first jobs in their order, how many there are, and which worker runs it."""
     return Shown(operator.show_key(queue, key, limit=limit), _print_stream)
 
 
@@ -229,7 +229,7 @@ def release_command(
     ] = False,
     everything: AllOption = False,
 ) -> Shown[Released]:
-    """Let blocked and parked keys go on. A parked key needs neither --retry nor --skip: then its dead letter stays dead."""
+    """Let blocked and parked keys continue. A parked key needs neither --retry nor --skip: its dead letter stays then."""
     if retry and skip:
         raise ConfigurationError("give --retry or --skip, not both")
     if everything == bool(keys) or (keys and queue is None):
@@ -295,7 +295,7 @@ def hold_command(
         typer.Option("--trial", help="Then one job of each first, and the rest when the hold is lifted."),
     ] = False,
 ) -> Shown[HeldKeys]:
-    """Claim nothing from these keys of a fair or ordered queue for a while. What runs already finishes.
+    """Stop claiming from these keys of a fair or ordered queue for a while. What runs already finishes.
 
     A hold that is there is replaced.
     """
@@ -320,7 +320,7 @@ def lift_command(queue: QueueArgument, keys: KeysArgument, operator: Operator) -
 def held_command(
     operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
 ) -> Shown[HeldKeys]:
-    """List the keys that are held, of fair and of ordered queues, those that end first before the others."""
+    """List the held keys of fair and ordered queues, the first to end first."""
     return Shown(operator.held_keys(queue, limit=limit), _print_held)
 
 

@@ -125,7 +125,7 @@ class Endpoints:
         description: str | None = None,
         conn: object = None,
     ) -> Endpoint:
-        """Change what is given. "paused": what is pending waits, and new events make no deliveries. "disabled": what is
+        """Change the given options. "paused": what is pending waits, and new events make no deliveries. "disabled": what is
         pending is cancelled. "active" after "disabled": one delivery is tried before the others."""
         act = self._acts.update(
             endpoint, tenant, url=url, events=events, status=status, rate=rate, concurrency=concurrency,
