@@ -100,7 +100,7 @@ def blocked_command(
     ] = "1m",
     limit: LimitOption = 50,
 ) -> Shown[StuckKeys]:
-    """List the keys that do not move, each with the job in its way and why."""
+    """List the keys that do not move, each with the blocking job and why."""
     seconds = parse_span(later, "--later")
     found = operator.stuck_keys(queue, waiting=waiting, later=seconds, limit=limit)
     return Shown(found, _print_stuck)
@@ -121,7 +121,7 @@ def _print_stuck(found: StuckKeys) -> None:
             ]
             for k in found.keys
         ]
-        heads = ("queue", "key", "why", "behind", "job in its way", "task", "when", "note")
+        heads = ("queue", "key", "why", "behind", "blocking job", "task", "when", "note")
         render.print_table(heads, rows, ("behind",))
     else:
         typer.echo("No key is blocked, parked or set aside.")
@@ -222,7 +222,7 @@ def release_command(
         list[str] | None, typer.Argument(metavar="[KEY]...", help="These keys, all or none.")
     ] = None,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Run the job in its way again, in its place, with fresh attempts.")
+        bool, typer.Option("--retry", help="Run the blocking job again, in its place, with fresh attempts.")
     ] = False,
     skip: Annotated[
         bool, typer.Option("--skip", help="Let the key go on without it; it stays a dead letter.")
@@ -260,7 +260,7 @@ def _show_released(done: Released) -> Shown[Released]:
 def _print_released(done: Released) -> None:
     said = ", ".join(f"{n:,} {_DONE[name]}" for name, n in done.results.items())
     if done.dry_run and done.count:
-        render.print_table(("queue", "key", "why", "job in its way"), [_target(t) for t in done.targets])
+        render.print_table(("queue", "key", "why", "blocking job"), [_target(t) for t in done.targets])
         typer.echo(f"Dry run: {said}. Nothing was changed.")
     elif not done.results and not done.left:
         typer.echo("Nothing to release.")
