@@ -26,7 +26,33 @@ PHRASES = {
     r"\bWho comes next\b": "the next worker to join",
     r"database's count\b": "the database's values apply",
     r"\blook from the start\b": "full scan",
+    r"\bon wish\b": "on request, optionally",
+    r"\btakes? along\b": "includes",
+    r"\bdearer\b": "more expensive",
+    r"\bmakes? good a\b": "catches up",
 }
+# For the pages that users read. Comments, ADRs and claims still have some of them.
+PAGE_PHRASES = {
+    r"\b(?:[Ii]ts|[Ee]ach|[Ee]very|[Oo]ne|[Aa]) looks?\b(?! like)": "read, query, poll or check",
+    r"\bgo(?:es)? on\b(?! writing)": "continue",
+    r"\banew\b": "again, new, from scratch",
+    r"\ball the same\b": "anyway, but",
+    r"\b(?:is|are|was|were) away\b": "unreachable",
+    r"\bof (?:yours|ours)\b": "your, Holdfast's",
+    r"\b[Ll]iving workers?\b": "live",
+    r"\bunder way\b": "in progress, running",
+    r"\bbur(?:y|ied|ies)\b": "becomes a dead letter",
+    r"\bhands in the tables\b": "manual changes to the tables",
+    r"\b(?:worth|say|says) a word\b": "report",
+    r"\b(?:lie|lies|lay) down\b": "sleep",
+    r"\bstood still\b": "did nothing, stopped",
+    r"\bWho (?:joins|leaves|claims|looks)\b": "a worker that ...",
+    r"\bin (?:its|their) way\b": "what blocks it",
+    r"\bparted from\b": "diverged from, differs from",
+    r"\bwhat there is\b": "name it",
+    r"\bpassed and noted\b": "recorded and skipped",
+}
+NOT_PAGES = ("docs/adr/", "docs/claims.md", "docs/performance")
 # A migration that was released is never edited; the others quote what they forbid, or hold no prose of ours.
 LEFT_OUT = ("src/holdfast/sql/migrations/", "docs/words.md", "docs/api.txt")
 
@@ -47,7 +73,8 @@ def name(path: Path) -> str:
 
 
 def phrases(where: str, text: str) -> Iterator[str]:
-    for pattern, better in PHRASES.items():
+    page = where.endswith(".md") and not where.startswith(NOT_PAGES)
+    for pattern, better in {**PHRASES, **(PAGE_PHRASES if page else {})}.items():
         for found in re.finditer(pattern, text):
             line = text.count("\n", 0, found.start()) + 1
             yield f"{where}:{line}: {found[0]!r}: write: {better}"

@@ -1,5 +1,5 @@
-"""Holdfast: the app. The only place that builds the rest out of settings, a database and registries.
-What only a worker needs is imported where one is started: other processes are ready sooner."""
+"""Holdfast: the app. The only place that builds everything else from settings, a database and registries. Code that only a
+worker needs is imported when a worker starts, so that other processes are ready sooner."""
 
 import contextlib
 import functools
@@ -51,7 +51,7 @@ _SPARE = 4
 class Holdfast(Registry, Verbs):
     """Your jobs on your database: `app = Holdfast("postgresql://...", include=[billing, "shop.tasks"])`.
 
-    Nothing is opened here: connections come at first use, per process and per event loop.
+    It opens nothing: connections open at first use, per process and per event loop.
     """
 
     @property
@@ -100,7 +100,7 @@ class Holdfast(Registry, Verbs):
             registry._bind(self._writer, "app")
 
     def load(self) -> None:
-        """Import the modules named in `include` and take in their registries. Worker and command line do this."""
+        """Import the modules named in `include` and add their registries. Worker and command line do this."""
         while self._modules:
             name = self._modules[0]
             try:
@@ -130,7 +130,7 @@ class Holdfast(Registry, Verbs):
         return find_release(self._given_release or self.settings.release, self._made_in)
 
     def _environment(self) -> dict[str, str]:
-        """What another process needs in its environment to import this app."""
+        """The environment variables that another process needs to import this app."""
         return {}
 
     @property
@@ -168,8 +168,9 @@ class Holdfast(Registry, Verbs):
     def enqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
         """Load very many jobs by COPY, all or none, and return how many: `app.enqueue_copy(send.job(i) for i in ids)`.
 
-        The jobs are streamed, so memory stays the same. They have no idempotency key, replace key or follow-ups, and their
-        queue is not ordered by key; for all that, and for handles, there is enqueue_many."""
+        The jobs are streamed, so memory use stays constant. They cannot have an idempotency key, a replace key or
+        follow-ups, and their queue cannot be ordered by key; for these, and for handles, use enqueue_many.
+        """
         return self._writer.load(jobs)
 
     async def aenqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
@@ -184,8 +185,9 @@ class Holdfast(Registry, Verbs):
         when: When = "completed",
         conn: object = None,
     ) -> GroupHandle:
-        """Write jobs and what follows once all of them have completed, or with `when="finished"` ended in any way:
-        `app.group([resize.job(n) for n in pages], then=report.job())`. An empty group is followed at once."""
+        """Write jobs, and a callback once all of them have completed, or with `when="finished"` have ended in any way:
+        `app.group([resize.job(n) for n in pages], then=report.job())`. The callback of an empty group is enqueued at
+        once."""
         return NewGroup(jobs, then, conn, when).enqueue(self._writer, conn)
 
     async def agroup(
@@ -217,8 +219,8 @@ class Holdfast(Registry, Verbs):
         return raw_job(task, payload, options, known.settings if known else None)
 
     def job(self, job_id: UUID | str) -> FoundJob[Any] | None:
-        """A job by its id, as it stands now: state, progress, result, errors, cancel: `app.job(job_id)`. None: there is no
-        such job, or it is finished and no longer kept. `task.get(job_id)` knows the type of the result."""
+        """Returns a job by its id as a snapshot: state, progress, result, errors, cancel: `app.job(job_id)`. None: there is
+        no such job, or it is finished and no longer kept. `task.get(job_id)` knows the type of the result."""
         look = self._writer.look(job_id_of(job_id))
         return None if look is None else FoundJob(look, self._writer)
 
@@ -237,8 +239,8 @@ class Holdfast(Registry, Verbs):
     async def worker(
         self, *, queues: Sequence[str] = (), concurrency: int | None = None
     ) -> AsyncIterator[None]:
-        """A worker inside a web process: `FastAPI(lifespan=lambda _: app.worker())`, or `async with app.worker(): ...`.
-        It drains when the block ends, and the app's connections of this process are closed."""
+        """A worker inside a web process: `FastAPI(lifespan=lambda _: app.worker())`, or `async with app.worker(): ...`. When
+        the block ends it drains and closes the app's connections of this process."""
         from .runtime.hosted_worker import hosted
 
         async with self, hosted(lambda on_start: self._serve(queues, concurrency, on_start=on_start)):
@@ -305,7 +307,7 @@ class Holdfast(Registry, Verbs):
         tasks: TaskSet,
         address: tuple[str, int] | socket.socket | None,
     ) -> "Callable[[Worker], None]":
-        """Open the health port where one is wanted; it answers already while the worker starts."""
+        """Open the health port if one is set; it answers already while the worker starts."""
         if address is None:
             if self.settings.health_port is None:
                 return lambda _: None
@@ -321,7 +323,7 @@ class Holdfast(Registry, Verbs):
     async def _open_processes(
         self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: "WorkerOptions"
     ) -> Processes | None:
-        """Child processes for the tasks that want them. A child imports the app, so it must be found."""
+        """Child processes for the tasks that need them. A child imports the app, so the app must be importable."""
         from .runtime.processes.pool import Pool
 
         wanted = [handler for handler in tasks.handlers() if handler.process]
@@ -343,7 +345,8 @@ class Holdfast(Registry, Verbs):
     def _children_for_suspects(
         self, stack: contextlib.AsyncExitStack, opened: Processes | None, options: "WorkerOptions"
     ) -> Processes | None:
-        """Only where importing the app again is known to be harmless: a script may act when it is run a second time."""
+        """Only if importing the app again is known to be harmless: a script may have effects when it is run a second
+        time."""
         from .runtime.processes.pool import Pool
 
         if opened is not None:
@@ -367,7 +370,7 @@ class Holdfast(Registry, Verbs):
         return Launch(origin.python("holdfast.child"), hello, jobs=self.settings.process_jobs)
 
     def _use(self, url: str, settings: Settings) -> None:
-        """Another database than this app was made with: a child process takes its worker's."""
+        """Use another database than the app was created with: a child process uses its worker's."""
         self._opened = self._new_database(url, settings)
         self._writer.forget()
 

@@ -32,7 +32,7 @@ def _nothing_declared(tasks: TaskSet) -> None:
 
 
 class Gauge(NamedTuple):
-    """A number that the latest look at the database found; without the prefix `holdfast_`."""
+    """A number from the latest snapshot of the database; without the prefix `holdfast_`."""
 
     name: str
     text: str
@@ -61,8 +61,8 @@ class CountedEnds(NamedTuple):
 
 @dataclass(frozen=True)
 class Measures:
-    """What Prometheus reads of a shape. A scrape never asks the database: `look` is part of the snapshot that a worker takes
-    now and then, and must cost the same however much there is."""
+    """The Prometheus metrics of a shape. A scrape never queries the database: `look` is part of the snapshot that a worker
+    takes now and then, and must cost the same however many rows there are."""
 
     look: Callable[[float], Flow[Any]]  # is given after how many seconds a silent worker counts as gone
     gauges: Callable[[Any], Iterable[Gauge]]  # of what `look` returned
@@ -72,7 +72,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kind of work adds to the engine. What it has no need of is left out."""
+    """What a kind of work adds to the engine. Parts that it does not need are left out."""
 
     name: str
     services: Callable[[Database, TaskSet], Sequence[Service]] = _no_services  # that every worker runs
@@ -91,7 +91,8 @@ class Shape:
 
 
 def by_table(shapes: "Iterable[Shape]", of: Callable[[Shape], Mapping[str, T]], what: str) -> dict[str, T]:
-    """What the shapes have for tables, together. A table that two of them claim is refused: one of them would go unheard."""
+    """The shapes' values by table, together. A table that two of them claim is refused: one of them would never be
+    called."""
     owner: dict[str, str] = {}
     found: dict[str, T] = {}
     for shape in shapes:

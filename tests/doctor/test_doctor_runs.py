@@ -82,7 +82,7 @@ def test_runs_that_parted_from_their_code_are_found_by_workflow_and_version(case
     )
     assert case.found("misfits") is None
     finding = case.cure("diverged_runs")
-    assert finding["what"] == "1 run set aside: its code parted from what was recorded"
+    assert finding["what"] == "1 run set aside: its code diverged from what was recorded"
     assert finding["fix"] == [f"holdfast workflow retry {run}"]
     assert finding["otherwise"] == [f"holdfast workflow retry {run} --accept --app MODULE:APP"]
     (detail,) = finding["details"]

@@ -257,7 +257,7 @@ def test_a_blocked_key_is_retried_in_place(conn: Conn, database: Database, worke
     fail_key(conn, "k")
     assert runnable(conn, worker, "k") == []
     assert refused(lambda: Operator(database, "ann").release_keys(QUEUE, ["k"])) == (
-        f"key 'k' of queue 'orders' is blocked by job {ids[0]}: say what becomes of the job in its way: "
+        f"key 'k' of queue 'orders' is blocked by job {ids[0]}: choose what happens to the blocking job: "
         "--retry runs it again in its place, --skip makes it a dead letter and lets its key go on"
     )
     done = Operator(database, "ann").release_keys(QUEUE, ["k"], "retry")

@@ -61,7 +61,7 @@ def test_a_blocked_key_from_the_failure_to_its_release(shop: Shop, cli: Cli) -> 
     text = cli.text("keys", "blocked")
     heads, line = text.splitlines()
     assert re.split(r"\s{2,}", heads) == [
-        "queue", "key", "why", "behind", "job in its way", "task", "when", "note",
+        "queue", "key", "why", "behind", "blocking job", "task", "when", "note",
     ]  # fmt: skip
     assert re.split(r"\s{2,}", line)[:6] == ["orders", "order:1", "blocked", "2", ids[1], "apply"]
     assert not unsafe(text.replace("\n", ""))
@@ -72,7 +72,7 @@ def test_a_blocked_key_from_the_failure_to_its_release(shop: Shop, cli: Cli) -> 
         "key     order:1, queue orders",
         "jobs    3",
     ]
-    assert "say what becomes of the job in its way" in cli.refused("keys", "release", "orders", "order:1")
+    assert "choose what happens to the blocking job" in cli.refused("keys", "release", "orders", "order:1")
     assert cli("jobs", "edit", ids[1], "event=mended").code == 0
     dry = cli.text("keys", "release", "orders", "order:1", "--retry", "--dry-run")
     assert dry.splitlines()[-1] == "Dry run: 1 retried in place. Nothing was changed."

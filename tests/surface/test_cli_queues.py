@@ -463,7 +463,7 @@ def test_affinity_is_made_shown_changed_and_listed_by_the_ring(
             (
                 "queue 'inbox' was made without keys, so key_concurrency cannot be set: "
                 "not every job in it has a partition key, and nothing finds the next job of one. "
-                "Make a queue for it and enqueue there: "
+                "Create a queue for it and enqueue there: "
                 "holdfast queue create inbox_by_key --key-concurrency ..."
             ),
         ),

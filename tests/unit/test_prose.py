@@ -36,6 +36,13 @@ def test_plain_english_is_left_alone(text: str) -> None:
     assert list(prose.phrases("a.md", text)) == []
 
 
+def test_a_page_for_users_has_more_phrases() -> None:
+    text = "its looks make no server; then it goes on anew while the server is away"
+    assert len(list(prose.phrases("docs/a.md", text))) == 4
+    for where in ("docs/adr/001-a.md", "docs/claims.md", "src/holdfast/a.py"):
+        assert list(prose.phrases(where, text)) == []
+
+
 def test_a_long_line_of_prose_is_found_and_wrapped() -> None:
     words = "word " * 40
     table, code, written = f"| {words}|", f"```\n{words}\n```", f"<!-- figures: x -->\n{words}\n<!-- end -->"

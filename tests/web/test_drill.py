@@ -312,7 +312,7 @@ async def test_a_release_that_does_not_fit_its_open_runs(drill: Drill) -> None:
     await await_until(
         lambda: drill.sql("SELECT FROM holdfast.workflow_runs WHERE state = 'diverged'"), "the run diverged"
     )
-    entry = await drill.first("1 run set aside: its code parted from what was recorded")
+    entry = await drill.first("1 run set aside: its code diverged from what was recorded")
     assert f"checkout version 1: 1 run, such as {run.run_id}" in entry.text
     down.clear()  # the release is taken back
     await drill.press(entry, "Retry")

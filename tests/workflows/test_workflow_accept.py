@@ -1,4 +1,4 @@
-"""`holdfast workflow retry --accept`: a run that parted from its code goes on with the new one."""
+"""`holdfast workflow retry --accept`: a run that diverged from its code goes on with the new one."""
 
 import asyncio
 import sys

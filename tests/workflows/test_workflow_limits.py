@@ -173,7 +173,7 @@ def test_a_result_that_does_not_come_says_what_keeps_it(app: Holdfast, kit: Kit)
     assert said() == "paused after 0 s. Somebody has to resume it: holdfast workflow resume"
     kit.sql("SELECT holdfast.workflow_resume('rests', 'r1')")
     kit.sql("UPDATE holdfast.workflow_runs SET state = 'diverged' RETURNING 1")
-    assert said() == "diverged after 0 s. Its code parted from what it recorded: see holdfast workflow show"
+    assert said() == "diverged after 0 s. Its code diverged from what it recorded: see holdfast workflow show"
 
 
 def test_a_child_of_a_run_with_a_long_id_has_a_short_one(app: Holdfast, kit: Kit) -> None:

@@ -139,7 +139,7 @@ INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at
 SELECT m.id, m.queue, m.workflow, '{}', m.key,
     CASE WHEN m.waits IS NOT NULL THEN '9999-01-01Z' ELSE m.created_at END, m.created_at, 1,
        CASE m.state WHEN 'diverged' THEN 'held' ELSE 'pending' END,
-           CASE m.state WHEN 'diverged' THEN 'its code parted from what was recorded' END
+           CASE m.state WHEN 'diverged' THEN 'its code diverged from what was recorded' END
 FROM made m WHERE m.ended_at IS NULL
 """
 SLOTS = """

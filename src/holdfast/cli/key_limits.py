@@ -25,7 +25,7 @@ def limit_command(
         str, typer.Option(metavar="N", help="Jobs of the key that run at once; none: as of any other key.")
     ],
 ) -> Shown[LimitedKeys]:
-    """Give keys a limit of their own, over all workers, in place of the queue's --key-concurrency.
+    """Give keys their own limit, over all workers, in place of the queue's --key-concurrency.
 
     It counts from the next claim on. What runs already finishes.
     """
@@ -39,7 +39,7 @@ def limit_command(
 def limits_command(
     operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
 ) -> Shown[LimitedKeys]:
-    """List the keys that have a limit of their own."""
+    """List the keys that have their own limit."""
     found = operator.limited_keys(queue, limit=limit)
     return Shown(found, lambda found: _print(found, "No key has a limit of its own."))
 

@@ -100,7 +100,7 @@ def blocked_command(
     ] = "1m",
     limit: LimitOption = 50,
 ) -> Shown[StuckKeys]:
-    """List the keys that do not move, each with the job in its way and why."""
+    """List the keys that do not move, each with the blocking job and why."""
     seconds = parse_span(later, "--later")
     found = operator.stuck_keys(queue, waiting=waiting, later=seconds, limit=limit)
     return Shown(found, _print_stuck)
@@ -121,7 +121,7 @@ def _print_stuck(found: StuckKeys) -> None:
             ]
             for k in found.keys
         ]
-        heads = ("queue", "key", "why", "behind", "job in its way", "task", "when", "note")
+        heads = ("queue", "key", "why", "behind", "blocking job", "task", "when", "note")
         render.print_table(heads, rows, ("behind",))
     else:
         typer.echo("No key is blocked, parked or set aside.")
@@ -141,7 +141,7 @@ def show_command(
     operator: Operator,
     limit: LimitOption = 20,
 ) -> Shown[Stream]:
-    """Show one key: its first jobs in their order, how many there are, and who runs it."""
+    """Show one key: its first jobs in their order, how many there are, and which worker runs it."""
     return Shown(operator.show_key(queue, key, limit=limit), _print_stream)
 
 
@@ -222,14 +222,14 @@ def release_command(
         list[str] | None, typer.Argument(metavar="[KEY]...", help="These keys, all or none.")
     ] = None,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Run the job in its way again, in its place, with fresh attempts.")
+        bool, typer.Option("--retry", help="Run the blocking job again, in its place, with fresh attempts.")
     ] = False,
     skip: Annotated[
         bool, typer.Option("--skip", help="Let the key go on without it; it stays a dead letter.")
     ] = False,
     everything: AllOption = False,
 ) -> Shown[Released]:
-    """Let blocked and parked keys go on. A parked key needs neither --retry nor --skip: then its dead letter stays dead."""
+    """Let blocked and parked keys continue. A parked key needs neither --retry nor --skip: its dead letter stays then."""
     if retry and skip:
         raise ConfigurationError("give --retry or --skip, not both")
     if everything == bool(keys) or (keys and queue is None):
@@ -260,7 +260,7 @@ def _show_released(done: Released) -> Shown[Released]:
 def _print_released(done: Released) -> None:
     said = ", ".join(f"{n:,} {_DONE[name]}" for name, n in done.results.items())
     if done.dry_run and done.count:
-        render.print_table(("queue", "key", "why", "job in its way"), [_target(t) for t in done.targets])
+        render.print_table(("queue", "key", "why", "blocking job"), [_target(t) for t in done.targets])
         typer.echo(f"Dry run: {said}. Nothing was changed.")
     elif not done.results and not done.left:
         typer.echo("Nothing to release.")
@@ -295,7 +295,7 @@ def hold_command(
         typer.Option("--trial", help="Then one job of each first, and the rest when the hold is lifted."),
     ] = False,
 ) -> Shown[HeldKeys]:
-    """Claim nothing from these keys of a fair or ordered queue for a while. What runs already finishes.
+    """Stop claiming from these keys of a fair or ordered queue for a while. What runs already finishes.
 
     A hold that is there is replaced.
     """
@@ -320,7 +320,7 @@ def lift_command(queue: QueueArgument, keys: KeysArgument, operator: Operator) -
 def held_command(
     operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
 ) -> Shown[HeldKeys]:
-    """List the keys that are held, of fair and of ordered queues, those that end first before the others."""
+    """List the held keys of fair and ordered queues, the first to end first."""
     return Shown(operator.held_keys(queue, limit=limit), _print_held)
 
 

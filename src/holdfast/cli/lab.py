@@ -22,7 +22,7 @@ def lab_command(
     seed: Annotated[int, typer.Option(help="What is left to chance in a play.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Watch each promise hold, and break without its guard: real workers on a server of the lab's own."""
+    """Watch each promise hold, and break without its guard: real workers on a temporary server."""
     configure(LogFormat.console, LogLevel.warning)
     if play is None and (unsafe or as_json):
         raise ConfigurationError(

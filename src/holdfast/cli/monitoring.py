@@ -11,7 +11,7 @@ app = typer.Typer(help="Print what Grafana, Prometheus and KEDA need.", no_args_
 
 @app.command("dashboard")
 def dashboard_command() -> None:
-    """Print the Grafana dashboard as JSON, to be imported there."""
+    """Print the Grafana dashboard as JSON, for import."""
     typer.echo(files.dashboard(), nl=False)
 
 

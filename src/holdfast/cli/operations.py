@@ -29,7 +29,7 @@ def list_command(
     *,
     operator: Operator,
 ) -> Shown[OperationPage]:
-    """List operations, the last that were begun first."""
+    """List operations, the newest first."""
     states = None if state is None else [state]
     return Shown(operator.list_operations(states=states, after=after, limit=limit), _print_page)
 
@@ -50,7 +50,7 @@ def _print_page(page: OperationPage) -> None:
 @app.command("show")
 @command(looks=True)
 def show_command(operation: OperationArgument, operator: Operator) -> Shown[Operation]:
-    """Show one operation: what it is about, how far it is, what was left out and why."""
+    """Show one operation: its selection, its progress, what was left out and why."""
     return Shown(operator.find_operation(operation), _print)
 
 
@@ -65,7 +65,7 @@ def stop_command(operation: OperationArgument, operator: Operator) -> Shown[Oper
 @app.command("run")
 @command
 def run_command(operation: OperationArgument, operator: Operator) -> Shown[Operation]:
-    """Carry an operation on here, to its end, with the rights of who runs this."""
+    """Run an operation to its end in this process, with your rights."""
     return Shown(operator.run_operation(operation), _print)
 
 

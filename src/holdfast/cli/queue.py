@@ -74,7 +74,7 @@ def create_command(
     *,
     operator: Operator,
 ) -> Shown[QueueMade]:
-    """Make a queue. Safe to run twice, and while workers run."""
+    """Create a queue. Safe to run twice, and while workers run."""
     made_so = {"ordering": ordering.value, "on_dead_letter": on_dead_letter.value, "fair": fair}
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
     named |= limits.kept_and_affine(keep_completed, affinity)
@@ -91,7 +91,7 @@ def _print_made(made: QueueMade) -> None:
 @app.command("list")
 @command(looks=True)
 def list_command(operator: Operator) -> Shown[list[QueueLoad]]:
-    """List the queues with what waits and runs in each."""
+    """List the queues with their waiting and running jobs."""
     loads, rules = operator.list_queues(), operator.list_rules()
     return Shown(loads, partial(_print_list, rules=rules), {"queues": loads, "rules": rules})
 
@@ -178,7 +178,7 @@ def set_command(
     *,
     operator: Operator,
 ) -> Shown[QueueSet]:
-    """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
+    """Change the rules of a queue; `none` removes a limit. Keys that are blocked or parked stay so until released."""
     has = operator.rules_of(name)
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging, has)
     named |= limits.kept_and_affine(keep_completed, affinity)
@@ -210,7 +210,7 @@ def _print_set(done: QueueSet, shown: Sequence[str]) -> None:
 @app.command("pause")
 @command(asks_why=True)
 def pause_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
-    """Claim nothing more from a queue. What runs finishes; what waits stays where it is."""
+    """Stop claiming from a queue. What runs finishes; what waits stays where it is."""
     said = partial(_print_pause, changed=f"Queue {name} is paused.", already="was paused already")
     return Shown(operator.pause_queue(name), said)
 
@@ -239,7 +239,7 @@ def sync_command(
     *,
     operator: Operator,
 ) -> Shown[QueueSync]:
-    """Make the queues that an app declares and the database lacks, and bring the others to the rules it declares.
+    """Create the queues that an app declares and the database lacks, and change the others to the rules it declares.
 
     Safe to run twice, and while workers run."""
     declared = load_app(app).tasks.queue_rules()

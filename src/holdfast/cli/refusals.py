@@ -84,7 +84,7 @@ def words(said: Why | Exception) -> str:
     if said.code == "no_keys":
         option = f"--{said.data['rule'].replace('_', '-')}"
         new = f"holdfast queue create {said.data['queue']}_by_key {option} ..."
-        return f"{text}. Make a queue for it and enqueue there: {new}"
+        return f"{text}. Create a queue for it and enqueue there: {new}"
     quoted = {name: command(str(value)) for name, value in said.data.items()}
     return text + _WAYS_OUT.get(said.code, "").format(**quoted)
 

@@ -21,5 +21,5 @@ def sql_command(
         ),
     ] = None,
 ) -> None:
-    """Print a script that makes the roles and gives each what it needs. Run it again after every upgrade."""
+    """Print a script that creates the roles and grants each its rights. Run it again after every upgrade."""
     typer.echo(roles_sql(prefix, queue or ()), nl=False)

@@ -28,7 +28,7 @@ def status_command(
     where: Where,
     operator: Operator,
 ) -> Shown[Overview]:
-    """Say how things stand: queues, workers, dead letters, throughput."""
+    """Show queues, workers, dead letters and throughput."""
     place = place_of(operator.database).removeprefix("database ")
     show = partial(_print, place=place)
     if watched:

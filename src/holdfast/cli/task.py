@@ -29,7 +29,7 @@ TaskArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 @app.command("list")
 @command
 def list_command(where: Where, operator: Operator) -> Shown[list[TaskLine]]:
-    """List the tasks that living workers know, and those that are paused or whose breaker is open."""
+    """List the tasks that live workers know, and those that are paused or whose breaker is open."""
     lines = operator.list_tasks(_names(_tasks(where.app)))
     return Shown(lines, _print_list, {"tasks": lines})
 
@@ -67,7 +67,7 @@ def _breaker(seen: BreakerSeen) -> str:
 @app.command("pause")
 @command(asks_why=True)
 def pause_command(name: TaskArgument, where: Where, operator: Operator) -> Shown[TaskPause]:
-    """Claim nothing more of a task, in any queue. What runs finishes; what is due is set aside (held)."""
+    """Stop claiming the jobs of a task, in any queue. What runs finishes; what is due is set aside (held)."""
     tasks = _tasks(where.app)
     why = operator.doubt(name, _names(tasks))
     done = operator.pause_task(name, _tell)

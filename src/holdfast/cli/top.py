@@ -77,7 +77,7 @@ class Looking:
 def top_command(
     every: EveryOption = "2s", times: TimesOption = None, *, where: Where, operator: Operator
 ) -> Shown[None]:
-    """Show how things stand, live: what is wrong, queues, rates, latency, workers. Ctrl-C leaves."""
+    """Show findings, queues, rates, latency and workers, live. Ctrl-C leaves."""
     if times is None and (where.as_json or not sys.stdout.isatty()):
         times = 1  # for a program, or a file
     looking = Looking(operator, where.app)

@@ -105,7 +105,7 @@ def drain_command(
     *,
     operator: Operator,
 ) -> Shown[Drained]:
-    """Ask workers to stop claiming, finish or hand back what they have, and leave. Their process ends with 0."""
+    """Ask workers to stop claiming, finish or hand back their jobs, and leave. Their process ends with 0."""
     patience = None if wait is None else parse_span(wait, "--wait")
     if dry_run or not ids:
         would = operator.drain_workers(ids=ids or (), host=host, everyone=everyone, dry_run=True)

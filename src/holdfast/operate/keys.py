@@ -266,7 +266,7 @@ def _must_choose(blocked: Sequence[Target], how: How) -> None:
         first = blocked[0]
         others = f", and {len(blocked) - 1:,} more keys are blocked" if len(blocked) > 1 else ""
         held = f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}"
-        text = f"{held}: say what becomes of the job in its way"
+        text = f"{held}: choose what happens to the blocking job"
         raise Refused("choose", text, queue=first.queue, key=first.key, id=first.job_id)
 
 

@@ -37,7 +37,7 @@ class QueueMade:
 def create_queue(
     name: str, lease: Duration | None = None, rules: QueueRules = _PLAIN
 ) -> Procedure[QueueMade]:
-    """Make a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
+    """Create a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
     wanted = None if lease is None else _lease(lease)
     who = yield from actor()

@@ -68,12 +68,12 @@ class Attempts:
         self._heard = True  # somebody hears of each start
 
     def look(self) -> None:
-        """Find out who wants to know of each attempt; asked once for many jobs."""
+        """Find out which subscribers want each attempt; called once for many jobs."""
         self._heard = telemetry.audible(logging.DEBUG)
         self._executor.look()
 
     async def run(self, running: Running) -> None:
-        """From the slot to the outcome, in the job's own task. A handler that wants nothing around it is awaited here."""
+        """From the slot to the outcome, in the job's own task. A handler that needs nothing around it is awaited here."""
         executor = self._executor
         try:
             if self._heard:
@@ -103,11 +103,11 @@ class Attempts:
         self.side(calls.run(group, began), context.copy())  # what its handler sets is its own
 
     def end_unstarted(self, running: Running) -> None:
-        """Lost or cancelled while it waited here."""
+        """The job was lost or cancelled while it waited here."""
         self._end(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
 
     def end_abandoned(self, running: Running) -> None:
-        """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
+        """The task of the job ended without an outcome: it was cancelled before it began, and so before the guard."""
         if running.abandoned and running.call is None:  # a call owns its jobs
             if running.task is not None and running.task.cancelled():
                 self._slots.finished(running.started_at)
@@ -122,7 +122,7 @@ class Attempts:
         self.want_more()
 
     def want_more(self) -> None:
-        """Jobs have ended: look for more, where there are few here."""
+        """Jobs have ended: claim more, if few are left here."""
         self._pause.seconds = FIRST_PAUSE
         if self._slots.lacks(self.dispatcher.waiting + len(self.dispatcher.early.waiting)):
             self._pause.end()
@@ -154,7 +154,7 @@ class Attempts:
             self.settler.settle(settlement)
 
     def _settled(self, settlements: Sequence[Settlement], states: Sequence[str]) -> None:
-        """They have ended in the database: count and report them, and go on with what waited for them."""
+        """The jobs have ended in the database: count and report them, and continue with what waited for them."""
         grants = [settlement.grant for settlement in settlements]
         held = self.inflight.remove(grants)
         report.ended(settlements, states, held, self._me(), self._tally)
@@ -167,7 +167,7 @@ class Attempts:
         self._pause.end()
 
     def _go_on(self, held: Sequence[Running | None], states: Sequence[str]) -> None:
-        """With the next jobs of the same keys."""
+        """Continue with the next jobs of the same keys."""
         starts, over, back = self.dispatcher.ended(held, states)
         for running, finished in over:
             self._queues.settled(running.claimed, finished=finished)

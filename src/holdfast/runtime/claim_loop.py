@@ -1,4 +1,4 @@
-"""The claim loop: claim what the free slots need, start it, rest until there is more to do."""
+"""The claim loop: claim jobs for the free slots, start them, pause until there is more to do."""
 
 import math
 import random
@@ -56,13 +56,13 @@ class ClaimLoop:
         self.ticked_at = time.monotonic()  # when it last came round
 
     async def run(self) -> None:
-        """Until it is stopped."""
+        """Run until stopped."""
         with self._local.heard():
             while not self._stopping.is_set():
                 await self._rest(await self._turn())
 
     async def run_until_idle(self, services: Sequence[Service]) -> None:
-        """Until nothing is due, or it is stopped."""
+        """Run until nothing is due, or until stopped."""
         while not self._stopping.is_set():
             claimed = await self._turn(hurry=True)
             if claimed == 0 and await self._is_idle(services):
@@ -70,7 +70,7 @@ class ClaimLoop:
             await self._rest(claimed)
 
     async def _turn(self, *, hurry: bool = False) -> int | None:
-        """Claim and start. `hurry`: when there is nothing more, batches go as they are. Returns what _claim() does."""
+        """Claim and start. `hurry`: if nothing more is due, incomplete batches start too. Returns the result of _claim()."""
         self.ticked_at = self._pause.begin()
         claimed = await self._claim()
         batches = self._dispatcher.batches
@@ -81,7 +81,7 @@ class ClaimLoop:
         return claimed
 
     async def _claim(self) -> int | None:
-        """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
+        """Claim for the free slots. None: the claim failed. An outage is waited out; it never ends the loop."""
         try:
             claimed = await self._claim_new() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
@@ -94,7 +94,7 @@ class ClaimLoop:
         return claimed
 
     async def _claim_new(self) -> int:
-        """What a notification came for."""
+        """Claim the jobs that a notification announced."""
         want = self._want()
         began = time.monotonic()
         jobs = await self._notified.claim(Ask(self._me(), want, waiting=self._idle_bytes()))
@@ -103,7 +103,7 @@ class ClaimLoop:
         return len(jobs)
 
     async def _claim_all_kinds(self) -> int:
-        """Suspects get their part, then the job that a breaker tries, then others, then suspects what is left."""
+        """Suspects get their part, then the trial of a breaker, then other jobs, then suspects get what is left."""
         await self._claim_suspects(spare=False)
         await self._claim_trial()
         ask, began, jobs = self._ask(), time.monotonic(), list[ClaimedJob]()
@@ -114,7 +114,7 @@ class ClaimLoop:
         return len(jobs)
 
     async def _claim_suspects(self, *, spare: bool) -> None:
-        """As many as they have room for now. `spare`: other jobs were asked for, and none waits for the free slots."""
+        """Claim as many suspects as have room now. `spare`: other jobs were asked for, and none waits for the free slots."""
         while room := self._suspects.due(self._free_for_suspects(), spare=spare):
             began = time.monotonic()
             jobs = await self._suspect_claimer.claim(Ask(self._me(), room))
@@ -144,7 +144,7 @@ class ClaimLoop:
         self._dispatcher.admit(held, alone=True)
 
     def _hold(self, jobs: list[ClaimedJob], began: float) -> list[Running]:
-        """They are ours since then: from here on they are renewed."""
+        """This worker owns these jobs from here on, and renews them."""
         self._attempts.look()
         return self._queues.pace.mark(self._attempts.inflight.add(jobs, began))
 
@@ -165,11 +165,12 @@ class ClaimLoop:
         return self._attempts.inflight.idle_bytes(self._settings.claim_bytes // 2)
 
     def _is_full(self) -> bool:
-        """What waits here comes to as many bytes as may."""
+        """The waiting jobs have reached the limit of bytes."""
         return self._idle_bytes() >= self._settings.claim_bytes
 
     async def _rest(self, claimed: int | None) -> None:
-        """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
+        """Continue at once after work; otherwise pause in growing steps up to the poll interval, or until something
+        happens."""
         pause, dispatcher = self._pause, self._dispatcher
         if claimed:
             pause.restart()
@@ -209,7 +210,7 @@ class ClaimLoop:
         return claimed == 0 and not len(attempts.inflight)
 
     def look_again(self) -> None:
-        """There may be something to do that a quick look does not find: full scans, now."""
+        """There may be work that the forward scan misses: make full scans, now."""
         self._queues.look_again()
         self._suspects.look_again()
         self._breakers.look_again()
@@ -217,7 +218,7 @@ class ClaimLoop:
         self._pause.end()
 
     def look_after(self, queue: str, buckets: list[int] | None) -> None:
-        """The ring gave us other buckets of a queue; None: all of them."""
+        """The ring assigned other buckets of a queue to this worker; None: all of them."""
         self._queues.look_after(queue, buckets)
         self._pause.restart()
         self._pause.end()

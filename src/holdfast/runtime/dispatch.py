@@ -45,17 +45,17 @@ def beginner(loop: asyncio.AbstractEventLoop) -> Begin:
 
 
 class Attempts(Protocol):
-    """What becomes of a job whose turn has come."""
+    """What happens to a job whose turn has come."""
 
     async def run(self, running: Running) -> None: ...
 
     def start_batch(self, group: Group, began: float, context: contextvars.Context) -> None: ...
 
     def end_unstarted(self, running: Running) -> None:
-        """It must not start any more."""
+        """The job must not start any more."""
 
     def want_more(self) -> None:
-        """Jobs have ended, and what could be started was."""
+        """Jobs have ended, and everything that could start was started."""
 
 
 class Dispatcher:
@@ -91,12 +91,12 @@ class Dispatcher:
         return len(self.ready) + self.batches.waiting
 
     def admit(self, claimed: list[Running], *, alone: bool = False) -> None:
-        """They were claimed. `alone`: a batch task takes each in a batch of its own."""
+        """Take over claimed jobs. `alone`: a batch task runs each in a batch of one."""
         admitted = self._lanes.admit(claimed)
         self.ready.extend(self.batches.alone(admitted) if alone else self.batches.gather(admitted))
 
     def start(self) -> None:
-        """Start the batches that are due, then what is ready, in the free slots."""
+        """Start the batches that are due, then ready jobs, in the free slots."""
         if self._closed():
             return  # claimed while the signal came: the drain hands it back
         while self._slots.free > 0 and (group := self.batches.next()) is not None:
@@ -104,7 +104,7 @@ class Dispatcher:
         self.start_ready()
 
     def start_ready(self) -> None:
-        """Start what is ready. A job that ends while it is started leaves its slot to this same loop."""
+        """Start ready jobs. A job that ends while it is started leaves its slot to this same loop."""
         if not self._starting and not self._closed():
             self._context.run(self._start)
 
@@ -163,7 +163,7 @@ class Dispatcher:
             self._set_timer(room)
 
     def _set_timer(self, room: int) -> None:
-        """For the next that is early. By time.monotonic(), whatever the loop's clock is."""
+        """For the next job that waits for its token. By time.monotonic(), whatever the loop's clock is."""
         if room <= 0 or not self.early.waiting:
             return  # whatever ends makes it go on
         if self._timer is not None:
@@ -175,7 +175,7 @@ class Dispatcher:
         self._go_on()
 
     def ended(self, held: Sequence[Running | None], states: Sequence[str]) -> Ended:
-        """Jobs have ended in the database. Returns what follows from that for their streams."""
+        """Jobs have ended in the database. Returns the consequences for their streams."""
         return self._lanes.ended(held, states)
 
     def start_next(self, starts: list[Running]) -> None:
@@ -185,12 +185,13 @@ class Dispatcher:
             self.start()
 
     def drop(self, running: Running) -> bool:
-        """It is lost or cancelled. False: it does not wait for company or a token; whoever starts it sees to it."""
+        """The job is lost or cancelled. False: it waits for neither a batch nor a token, so the code that starts it handles
+        it."""
         return self.batches.drop(running) or self.early.drop(running)
 
     def stale(self, is_full: Callable[[], bool]) -> list[Running]:
-        """Those to hand back: a prefetched job must not wait here behind long ones while another worker is idle. They
-        leave. `is_full`: as many bytes wait here as may."""
+        """The jobs to hand back, which are removed: a prefetched job must not wait here behind long ones while another
+        worker is idle. `is_full`: the waiting jobs have reached the limit of bytes."""
         long_ago = time.monotonic() - _STALE
         if self._slots.blocked:
             if stale := self._stale_ready(long_ago) + self.early.stale(long_ago) + self.batches.stale(_STALE):
@@ -210,7 +211,7 @@ class Dispatcher:
         return stale
 
     def clear(self) -> list[Running]:
-        """Everything that waits here. It is no longer here."""
+        """Remove and return everything that waits here."""
         everything = [*self._lanes.waiting(), *self.ready, *self.early.clear(), *self.batches.clear()]
         self.ready.clear()
         return everything

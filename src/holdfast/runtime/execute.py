@@ -45,8 +45,8 @@ Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
 
 
 class Executor:
-    """`processes` takes the handlers that want a process of their own. Inside such a process there is none, everything runs
-    here, and `supervised` leaves the time limit to the worker outside."""
+    """`processes` runs handlers with process=True. Inside such a process it is None: everything runs here, and `supervised`
+    leaves the time limit to the worker outside."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Executor:
         self.threads.close()
 
     def look(self) -> None:
-        """Find out which middleware has something to do; asked once for many jobs."""
+        """Find out which middleware has something to do; called once for many jobs."""
         wanted = any(layer.wanted() for layer in self._part_time)
         self.layers = self._middleware if wanted else self._always
 
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
-        """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
+        """`attempt` is what to run inside the middleware: the handler's own call, unless a batch shares one."""
         call = self.prepare(running)
         return call if isinstance(call, Outcome) else await self.perform(running, call, attempt)
 
     def prepare(self, running: Running) -> Call | Outcome:
-        """What to call, or how the attempt ends without a call."""
+        """Returns what to call, or how the attempt ends without a call."""
         claimed = running.claimed
         handler = self._handlers.find(claimed.task, claimed.version)
         if claimed.cancel_requested and (handler is None or handler.drive is None):
@@ -131,7 +131,7 @@ class Executor:
         handler: Handler,
         arguments: dict[str, Any],
     ) -> Outcome:
-        """The attempt inside of the middleware, with the Job that both may ask for."""
+        """The attempt inside the middleware, with the Job that both may ask for."""
         running.job = None  # one of a child process that could not be used
         job = self.job_of(running, handler)
         job._rest = functools.partial(self.resting.rest, running)
@@ -149,7 +149,7 @@ class Executor:
         return job._ended(outcome)
 
     async def _in_a_process(self, running: Running, handler: Handler) -> Outcome:
-        """Payload, middleware and handler are the child's; here is only what the renewal asks for."""
+        """The child handles payload, middleware and handler; here is only what the renewal needs."""
         processes = running.apart or self._processes
         assert processes is not None  # else it was prepared to run here
         running.in_process = True

@@ -20,13 +20,14 @@ Stop = Literal["lost", "cancel", "release", "timeout"]
 
 
 def _nobody(_: Job) -> None:
-    """Called when a job completes itself or reports progress: only a child process has to know of it."""
+    """Called when a job completes itself or reports progress: only a child process needs that."""
 
 
 class Running:
     """One job this worker owns: waiting for a slot, running, or waiting to be settled.
 
-    What most jobs never have is an attribute of the class, so that a new one costs three writes."""
+    Attributes that most jobs never set are class attributes, so that a new job costs three writes.
+    """
 
     job: Job | None = None
     task: asyncio.Task[Any] | None = None
@@ -62,7 +63,7 @@ class Running:
             wake()
 
     def cancel(self) -> None:
-        """Cancel its handler, in the event loop. Of a batch it only takes this job out."""
+        """Cancel its handler, in the event loop. In a batch, only remove this job from it."""
         if self.leave is not None:
             self.leave(self)
         elif self.task is not None:
@@ -70,7 +71,7 @@ class Running:
 
     @property
     def abandoned(self) -> bool:
-        """Its task is over and said nothing: nobody runs it, and nobody settles it."""
+        """Its task ended without an outcome: nothing runs the job, and nothing settles it."""
         return self.task is not None and self.task.done() and not self.settling
 
     @property
@@ -104,7 +105,7 @@ class InFlight:
         self._bytes = 0  # of all their payloads
 
     def add(self, jobs: Sequence[ClaimedJob], asked_at: float) -> list[Running]:
-        """`asked_at`: when the claim was sent, which may be long before its answer is read."""
+        """`asked_at`: when the claim was sent, which may be long before its reply is read."""
         now = time.monotonic()
         added = [Running(claimed, now, asked_at) for claimed in jobs]
         with self._lock:
@@ -113,7 +114,7 @@ class InFlight:
         return added
 
     def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
-        """Those that were held, each in the place of its job."""
+        """Returns those that were held, each in the place of its job."""
         with self._lock:
             pop = self._held.pop
             gone = [pop(key, None) for key in map(id, jobs)]
@@ -121,13 +122,13 @@ class InFlight:
             return gone
 
     def idle_bytes(self, few: int) -> int:
-        """Of payloads whose jobs wait for a slot, or to be settled. 0 while all together are fewer than that."""
+        """Bytes of payloads whose jobs wait for a slot, or to be settled. 0 while all together have fewer."""
         if self._bytes < few:
             return 0
         return sum(len(r.claimed.payload) for r in self.select(lambda r: not r.started_at or r.settling))
 
     def still(self, jobs: Iterable[Owned]) -> list[Owned]:
-        """Those of them that are held."""
+        """Those of them that are still held."""
         with self._lock:
             return [job for job in jobs if id(job) in self._held]
 

@@ -57,7 +57,7 @@ class Services:
     sleep: Sleep
 
     def share_pulse(self, context: WorkerContext) -> None:
-        """One statement per heartbeat asks for all of them while the worker sleeps."""
+        """While the worker sleeps, one statement per heartbeat asks for all services."""
         asking = [(s.question, s.on_answer) for s in self.of_shapes if s.question is not None]
         pulse = Pulse(context.settings, self.ring.queues, asking)
         for service in (self.sweeper, self.ring, *self.of_shapes):
@@ -93,7 +93,7 @@ class Lifecycle:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Register, start everything, do the work, and drain: also when something of that fails."""
+        """Register, start everything, do the work, and drain, even if one of these fails."""
         await self._services.membership.register()
         try:
             await self._start()
@@ -165,7 +165,7 @@ class Lifecycle:
         await of.membership.close()
 
     async def _let_finish(self) -> None:
-        """Until the last handler ends, the drain limit is reached, or someone asks to hurry."""
+        """Wait until the last handler ends, the drain limit is reached, or a second signal arrives."""
         tasks = [r.task for r in self._attempts.inflight.select() if r.task is not None]
         if not tasks:
             return
@@ -191,8 +191,8 @@ class Lifecycle:
         )
 
     async def _release_rest(self) -> None:
-        """Async handlers are cancelled and processes killed, and give their outcome; a sync handler cannot be stopped and is
-        released by its fence."""
+        """Async handlers are cancelled and processes killed, and return their outcome; a sync handler cannot be stopped, so
+        its job is released and its fence keeps its writes out."""
         rest = self._attempts.inflight.select(
             lambda r: r.task is not None and (not r.task.done() or r.abandoned)
         )

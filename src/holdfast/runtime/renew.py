@@ -1,7 +1,7 @@
-"""Renewal and heartbeat, in a thread and on a connection of their own.
+"""Renewal and heartbeat, in their own thread and on their own connection.
 
-A handler may block the event loop, hold every handler connection or sleep for three leases: this thread goes on. It
-renews one row per claim, learns which single jobs were lost or cancelled, and writes down progress. The thread itself is in
+A handler may block the event loop, hold every handler connection or sleep for three leases: this thread continues. It renews
+one row per claim, learns which single jobs were lost or cancelled, and writes progress. The thread itself is in
 renewal_thread.py.
 """
 
@@ -99,7 +99,7 @@ class Renewal(Service):
             self.on_stop(running, reason)
 
     async def _report_held(self, worker: str, held: list[Running], now: float) -> None:
-        """What it has had for a while: the doctor compares it with what the database says that it has."""
+        """Report the jobs that this worker has held for a while: the doctor compares them with the claims."""
         long_ago = now - _A_WHILE * self._database.settings.heartbeat
         ids = sorted(r.claimed.id for r in held if r.claimed_at <= long_ago and not r.abandoned)
         if (worker, ids) != self._reported:

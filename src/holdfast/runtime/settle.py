@@ -112,7 +112,7 @@ class Settler(Service):
         return 3600.0
 
     async def _write(self, batch: list[Settlement], *, quick: bool = False) -> None:
-        """One transaction for the batch; one that cannot be settled as a whole is parted."""
+        """One transaction for the batch. A batch that cannot be settled as a whole is split."""
         if quick and not (batch := await self._quickly(batch)):
             return
         self._report_last()
@@ -127,7 +127,7 @@ class Settler(Service):
             self._on_breaker(change)
 
     async def _quickly(self, batch: list[Settlement]) -> list[Settlement]:
-        """One statement and no more, for a batch that allows it. Answers what is left for the usual way."""
+        """One statement and no more, for a batch that allows it. Returns what is left for the usual way."""
         first, left = by_attempt(batch)
         if not first or not is_plain(first):
             return batch
@@ -150,8 +150,8 @@ class Settler(Service):
         return left
 
     async def _while_reporting(self, work: Coroutine[Any, Any, T]) -> T:
-        """Send a batch, and report the one before it while the server writes this one: for a thousand jobs that takes a
-        millisecond, in which it would have nothing to do."""
+        """Send a batch, and report the previous one while the server writes: for a thousand jobs the report takes a
+        millisecond, in which the server would have nothing to do."""
         if not self._unreported:
             return await work
         writing = asyncio.get_running_loop().create_task(work)
@@ -170,7 +170,7 @@ class Settler(Service):
             self._on_settled(batch, [COMPLETED] * len(batch))
 
     def _report(self, batch: list[Settlement], odd: Odd) -> None:
-        """What became of them; a row that someone holds for a moment is still ours, and tried again."""
+        """Report the results. A row that another session has locked for a moment is still ours, and is tried again."""
         if busy := [place for place, answer in odd.items() if answer.state == BUSY]:
             self._busy += [batch[place] for place in busy]
             odd = {
@@ -190,7 +190,8 @@ class Settler(Service):
         self._on_settled(settlements, states)
 
     async def _give_up(self, settlement: Settlement, reason: str) -> None:
-        """The database refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""
+        """The database refuses this outcome: make the job a dead letter with the reason; if even that fails, leave the row
+        alone."""
         reason = storable(reason)
         telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id_text, error=reason)
         if (instead := buried(settlement, reason)) is not None:

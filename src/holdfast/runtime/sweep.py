@@ -1,4 +1,4 @@
-"""The sweeper: any worker may do it, in bounded batches; the clock in the database decides whose turn it is."""
+"""The sweeper: any worker may sweep, in bounded batches; the clock in the database decides which worker's turn it is."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class Sweeper(Service):
         self.tidier = Tidier(self._session, prunes)
 
     def felt(self, pulse: Pulse) -> None:
-        """The pulse of a sleeping worker was felt; wakes where there is something to do."""
+        """The pulse of a sleeping worker; wakes the sweeper if there is something to do."""
         self._found, self._untidy = self._found or bool(pulse.sweep), self._untidy or pulse.tidy
         if self._found or self._untidy or pulse.sweep is None:
             self.wake()
@@ -84,14 +84,14 @@ class Sweeper(Service):
         return turn
 
     async def sweep_once(self) -> int:
-        """Fence, revoke, take back. Answers how many jobs went back."""
+        """Fence, revoke, take back. Returns how many jobs went back."""
         for worker in await self._session.run(sweep.fence_workers(self._settings.dead_after)):
             telemetry.emit("worker.gone", level=logging.WARNING, worker=worker)
         await self._session.run(sweep.revoke_expired(_CLAIMS))
         return await self.take_revoked()
 
     async def take_revoked(self) -> int:
-        """Take back the jobs of claims that were revoked, whoever did it. Returns how many went back."""
+        """Take back the jobs of revoked claims, whichever worker revoked them. Returns how many went back."""
         taken = 0
         found = await self._session.run(sweep.revoked_claims(_CLAIMS))
         for revoked in found:
@@ -135,7 +135,8 @@ class Sweeper(Service):
             telemetry.emit(JOB_QUARANTINED, level=logging.ERROR, job=job_id, error=reason)
 
     async def hold_paused(self) -> int:
-        """Set aside what came to the front of a queue since its task was paused. Claims skip it meanwhile, at a cost."""
+        """Set aside jobs that reached the front of a queue since their task was paused. Until then claims skip them, at a
+        cost."""
         held = 0
         for queue in await self._session.run(pause.queues_to_hold()):
             count = pause.HOLD_BATCH
@@ -150,7 +151,7 @@ class Sweeper(Service):
         return held
 
     async def put_back(self) -> int:
-        """What was set aside for a breaker that has closed goes back to waiting."""
+        """Jobs that were set aside for a breaker go back to waiting once it has closed."""
         back = 0
         for task in await self._session.run(breaker.breakers_to_put_back()):
             for queue in await self._session.run(pause.queues_with_held(task)):
@@ -168,8 +169,9 @@ class Sweeper(Service):
         super().start()
 
     async def bury_misfits(self) -> int:
-        """Jobs whose payload every live signature has refused for long are dead letters. All workers together look for a
-        twentieth of the time at most: many may wait for a worker that is there and has not tried them."""
+        """Make dead letters of jobs whose payload every live signature has refused for long enough. All workers together
+        spend at most a twentieth of the time on the search: many jobs may wait for a worker that is alive and has not tried
+        them."""
         wait = self._settings.misfit_wait
         queues = await self._session.run(misfits.queues_with_misfits(wait))
         if not queues:

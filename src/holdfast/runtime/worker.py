@@ -49,7 +49,7 @@ class Worker:
         processes: Processes | None = None,
         services: Sequence[Service] = (),
     ) -> None:
-        """`services`: of the shapes on top. They are the last to start and the first to stop."""
+        """`services`: those of the shapes. They start last and stop first."""
         self._membership = Membership(database, handlers, options)
         session = self._membership.session
         context = WorkerContext(database, handlers, options, lambda: self._membership.id, session)
@@ -141,9 +141,9 @@ class Worker:
 
     @property
     def ticked_at(self) -> float:
-        """When the claim loop last came round."""
+        """When the claim loop made its last turn."""
         return self._claim_loop.ticked_at
 
     def running_tasks(self) -> list[str]:
-        """The tasks of the handlers that run now."""
+        """The tasks whose handlers are running."""
         return sorted({r.claimed.task for r in self._context.inflight.select(lambda r: r.started_at > 0)})

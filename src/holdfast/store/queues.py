@@ -11,7 +11,7 @@ _PLAIN = QueueRules()
 
 
 def create_queue(name: str, lease: float | None = None, rules: QueueRules = _PLAIN) -> Flow[bool]:
-    """Make a queue with its rules. False: it was there, and is left as it is."""
+    """Create a queue with its rules. False: it was there, and is left as it is."""
     params = (name, lease, rules.ordering, rules.on_dead_letter, rules.keyed)
     created = yield from named("create_queue", params, lambda rows: bool(rows[0][0]))
     if created and rules != _PLAIN:

@@ -47,20 +47,19 @@ Hook = Callable[[Sequence[Settlement], Odd], Flow[T]]
 
 
 def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
-    """End every attempt of the batch; one answer each, in its order. What follows them commits together with it."""
+    """End every attempt of the batch; returns one result each, in order. Follow-ups commit together with it."""
     odd = yield from settle_batch(batch, worker, patient=patient)
     return [odd.get(place) or plainly(settlement) for place, settlement in enumerate(batch)]
 
 
 def plainly(settlement: Settlement) -> Settled:
-    """What became of one that settle_batch() says nothing of."""
+    """The result of a job that settle_batch() does not mention."""
     return Settled(UUID(settlement.grant.id_text), ARCHIVED[type(settlement.outcome)])
 
 
 def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Odd]:
-    """The same, and returns only what there is to say: nothing of a job that completed or was cancelled as it should,
-    with nothing hanging on it. A worker ends tens of thousands a second: that case costs no more than its id in an array.
-    """
+    """The same, but returns only exceptions: nothing for a job that completed or was cancelled normally, without follow-ups
+    or a group. A worker ends tens of thousands a second: that case costs no more than its id in an array."""
     odd: Odd = {}
     finished, others = _parted(batch)
     for queue, places in finished.items():
@@ -74,7 +73,7 @@ def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = Fa
 
 
 def is_plain(batch: Sequence[Settlement]) -> bool:
-    """Whether all of them may go the quick way together. A guess: what does not fit, the statement leaves out."""
+    """Whether all of them may take the quick way together. A guess: the statement leaves out what does not fit."""
     grants = list(map(_grant, batch))
     return (
         list(map(_outcome, batch)).count(NOTHING) == len(batch)
@@ -87,7 +86,7 @@ def is_plain(batch: Sequence[Settlement]) -> bool:
 
 
 def by_attempt(batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """Those in their first attempt, and the others: an earlier one may have left steps or progress, which only the usual
+    """Jobs in their first attempt, and the others: an earlier attempt may have left steps or progress, which only the usual
     way removes."""
     if set(map(_generation, map(_grant, batch))) == {1}:
         return batch, []
@@ -96,8 +95,8 @@ def by_attempt(batch: list[Settlement]) -> tuple[list[Settlement], list[Settleme
 
 
 def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple[str, int]] | None]:
-    """End the attempts of a plain batch. Answers id and generation of those that it ended; None: all. Raises
-    LockNotAvailable, with nothing done, when somebody holds one of them."""
+    """End the attempts of a plain batch. Returns id and generation of those that it ended; None: all. Raises
+    LockNotAvailable, with nothing done, if another session has locked one of them."""
     grants = list(map(_grant, batch))
     queue = grants[0].queue
 
@@ -121,7 +120,7 @@ def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple
 
 
 def settle_and(batch: Sequence[Settlement], worker: str, hook: Hook[T]) -> Flow[tuple[Odd, T]]:
-    """Settle a batch, and run the hook with what became of it, in the same transaction."""
+    """Settle a batch, and run the hook with the results, in the same transaction."""
     odd = yield from settle_batch(batch, worker)
     return odd, (yield from hook(batch, odd))
 
@@ -171,8 +170,8 @@ def _finish(
 
 
 def forget(ended: Sequence[Settlement]) -> Flow[None]:
-    """Remove what these jobs left beside them, in the transaction that ends them. Most can have left nothing: it is their
-    first attempt, and it recorded nothing. A cancelled job keeps its steps, because somebody may retry it."""
+    """Remove the steps and progress of these jobs, in the transaction that ends them. Most have none: it is their first
+    attempt, and it recorded nothing. A cancelled job keeps its steps, because an operator may retry it."""
     completed, cancelled = [], []
     for grant, outcome, *_ in ended:
         if isinstance(outcome, Cancelled):
@@ -184,7 +183,7 @@ def forget(ended: Sequence[Settlement]) -> Flow[None]:
 
 
 def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | None]:
-    """Statuses, results and errors, each None when they are as most are."""
+    """Statuses, results and errors, each None if all have the usual value."""
     if outcomes.count(NOTHING) == len(outcomes):
         return None, None, None
     results = [outcome.result if isinstance(outcome, Completed) else None for outcome in outcomes]
@@ -206,7 +205,7 @@ def _kept(parts: Sequence[Settlement]) -> str | None:
 def _settle_others(
     queue: str, name: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd
 ) -> Flow[None]:
-    """Failed, put back or held. In the order of their ids, so that two settlers cannot wait for each other in a circle."""
+    """Failed, put back or held. In the order of their ids, so that two settlers cannot deadlock."""
     places = sorted(places, key=lambda place: batch[place].grant.id_text)
     more = [list(column) for column in zip(*(_row(batch[place].outcome)[1] for place in places), strict=True)]
     extra = (worker,) if name == "settle_fail" else ()
@@ -265,9 +264,9 @@ def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
 
 
 def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
-    """Settle one job inside the caller's transaction. False: it is no longer ours.
+    """Settle one job inside the caller's transaction. False: this worker no longer owns it.
 
-    A row that someone else holds for a moment is waited for, not skipped: the caller's own writes hang on it.
+    A row that another session has locked for a moment is waited for, not skipped: the caller's own writes depend on it.
     """
     for _ in range(2):
         (answer,) = yield from settle([settlement], worker, patient=True)

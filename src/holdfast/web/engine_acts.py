@@ -135,7 +135,7 @@ def _preview_release(given: Given) -> Procedure[Preview]:
     if not found.count:
         return Preview(f"No key of queue {given['queue']} is blocked or parked.", 0)
     rows = [Row((target.key, Link(str(target.job_id), f"jobs/{target.job_id}"))) for target in found.targets]
-    sample = Table(("Key~", "Job in its way"), rows, "Which", "some of them")
+    sample = Table(("Key~", "Blocking job"), rows, "Which", "some of them")
     return Preview(
         f"{several(found.count, 'key')} of queue {given['queue']} would go on.", found.count, sample=sample
     )
@@ -237,7 +237,7 @@ def _release_words(given: Given) -> list[str]:
 
 _HOW = Field(
     "how",
-    "The job in its way",
+    "The blocking job",
     "choice",
     ("retry", "skip"),
     value="retry",

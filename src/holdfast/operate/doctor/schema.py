@@ -108,7 +108,7 @@ def check_indexes(p: Patient) -> Iterator[Finding]:
         details = [f"holdfast.{key.name} on holdfast.{key.of}" for key in invalid]
         yield Finding("index_invalid", "error", what, [revive_indexes(p)], listed(details))
     if extra:
-        what = "more indexes than this release makes on tables that every claim writes to: each makes claims dearer"
+        what = "more indexes than this release makes on tables that every claim writes to: each makes claims more expensive"
         drops = [run_sql(statements.drop_extra(d)) for d in extra]
         yield Finding("index_extra", "warning", what, drops, listed(_lines(extra)))
 

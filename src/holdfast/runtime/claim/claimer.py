@@ -1,4 +1,4 @@
-"""What every claimer is, and what the claimers of a queue share: limits, held jobs, rows that make a claim fail."""
+"""The protocol of claimers, and what the claimers of a queue share: limits, held jobs, rows that make a claim fail."""
 
 import abc
 import logging
@@ -25,7 +25,7 @@ from .portions import Portions
 
 
 class Ask(NamedTuple):
-    """What a worker asks its claimers for."""
+    """A worker's request to its claimers."""
 
     worker: str
     want: int  # jobs
@@ -43,7 +43,7 @@ class Claimer(Protocol):
 
 @dataclass(slots=True)
 class Shared:
-    """What the claimers of one worker have in common."""
+    """What the claimers of one worker share."""
 
     session: Session
     held: HeldJobs
@@ -71,7 +71,7 @@ class QueueClaimer(abc.ABC):
         self.limiter = Limiter(queue, shared.session, shared.inflight, shared.pace)
 
     async def claim(self, ask: Ask) -> list[ClaimedJob]:
-        """Held jobs that we may take come first: they have waited, and a backlog must not keep them waiting."""
+        """Held jobs that this worker may take come first: they have waited, and a backlog must not keep them waiting."""
         want = self._wanted(ask)
         held = await self._shared.held.find(self.queue, want, ordered=self.rules.ordered)
         jobs = await self._take_held(ask, held) if held else []
@@ -83,21 +83,22 @@ class QueueClaimer(abc.ABC):
 
     @abc.abstractmethod
     async def claim_suspects(self, ask: Ask) -> list[ClaimedJob]:
-        """Jobs that are to run apart from others."""
+        """Jobs that must run separately from others."""
 
     async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
-        """What came since the last look: one statement, and no promise to find all. Nothing where that is not possible."""
+        """Jobs that came since the last claim: one statement, without a promise to find all. Returns nothing if that is not
+        possible."""
         return []
 
     @abc.abstractmethod
     def look_again(self, *, thorough: bool = False) -> None:
-        """Something was swept or enqueued by hand: a full scan the next time; `thorough`: one that misses nothing."""
+        """A job was swept or enqueued by hand: make a full scan next time; `thorough`: one that misses nothing."""
 
     def released(self) -> None:  # noqa: B027 a stream is looked at again by its key
         """A job went back to its place."""
 
     def settled(self, job: ClaimedJob, *, finished: bool) -> None:  # noqa: B027 most queues have no keys
-        """The last job of its key that was held here has ended: there may be more of the key."""
+        """The last job of its key in this worker has ended: the key may have more."""
 
     def slots_of(self, jobs: Sequence[ClaimedJob]) -> int:
         """How many of them can run at once."""
@@ -113,8 +114,8 @@ class QueueClaimer(abc.ABC):
         return await self._take_these(ask, ids)
 
     async def _take_these(self, ask: Ask, ids: Sequence[UUID]) -> list[ClaimedJob]:
-        """These jobs, as far as they are due and free. A row that makes the claim fail is found by halves, and left alone
-        from then on."""
+        """Take these jobs, if they are due and free. A row that makes the claim fail is found by halving, and skipped from
+        then on."""
         token = self._shared.new_token(ask.worker)
 
         def these(allowed: Allowance | None) -> Statement[list[ClaimedJob]]:

@@ -30,7 +30,7 @@ class PlainClaimer(QueueClaimer):
         self.released()
 
     def released(self) -> None:
-        """Its place may lie before a mark."""
+        """The place of the job may be before a mark."""
         self._marks.full_at = 0.0
 
     async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
@@ -100,6 +100,6 @@ class PlainClaimer(QueueClaimer):
         return jobs
 
     async def _take_others_than_bad(self, ask: Ask) -> list[ClaimedJob]:
-        """Some row makes the claim fail: take the others, and leave that one alone from now on."""
+        """Some row makes the claim fail: take the others, and skip that row from now on."""
         ids = await self._session.run(store.claim_candidates(self.queue, max(ask.want, 1)))
         return await self._take_these(ask, ids) if ids else []

@@ -1,4 +1,4 @@
-"""All queues of this worker, each first in its turn, within the bytes that may wait here."""
+"""All queues of this worker, each first in its turn, within the bytes that may wait in it."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,7 +104,7 @@ class Queues:
         return jobs, size
 
     async def _refresh_rules(self) -> None:
-        """What an operator changes of a queue is known here within a few seconds."""
+        """Read an operator's changes to a queue, every few seconds."""
         if time.monotonic() - self._rules_at < _RULES:
             return
         found = await self.session.run(queue_rules(self.names))
@@ -117,11 +117,11 @@ class Queues:
 
     @property
     def again_in(self) -> float | None:
-        """A limit was in the way: when to come again."""
+        """A limit stopped the claim: when to try again."""
         return min((c.again_in for c in self._claimers.values() if c.again_in is not None), default=None)
 
     def look_again(self, *, thorough: bool = False) -> None:
-        """Something was swept or enqueued by hand: a full scan the next time; `thorough`: one that misses nothing."""
+        """A job was swept or enqueued by hand: make a full scan next time; `thorough`: one that misses nothing."""
         for claimer in self:
             self.held.look_again(claimer.queue)
             claimer.look_again(thorough=thorough)
@@ -135,21 +135,21 @@ class Queues:
         self._claimers[queue].released()
 
     def settled(self, job: ClaimedJob, *, finished: bool) -> None:
-        """The last job of its key that was held here has ended: there may be more of the key."""
+        """The last job of its key in this worker has ended: the key may have more."""
         self._claimers[job.queue].settled(job, finished=finished)
 
     @property
     def by_key(self) -> bool:
-        """Whether some queue is claimed key by key."""
+        """Whether a queue is claimed key by key."""
         return any(claimer.by_key for claimer in self._claimers.values())
 
     @property
     def ringed(self) -> list[str]:
-        """The queues whose keys belong to one worker each. Where keys take turns, every worker claims from all of them."""
+        """The queues whose keys belong to one worker each. If keys take turns, every worker claims from all of them."""
         return [c.queue for c in self if isinstance(c, AffineClaimer) or (c.by_key and c.rules.ordered)]
 
     def look_after(self, queue: str, buckets: Sequence[int] | None) -> None:
-        """The ring says which buckets of a queue are ours; None: all."""
+        """The ring says which buckets of a queue this worker owns; None: all."""
         claimer = self._claimers[queue]
         if isinstance(claimer, KeyedClaimer | AffineClaimer):
             claimer.look_after(buckets)

@@ -1,9 +1,9 @@
 """The reaper: a tiny process that outlives its worker by a moment, and kills the child processes it left.
 
 A child sees by itself that its worker is gone, unless it is stopped or stuck in C code that never lets go of the
-interpreter. A signal on the parent's death (Linux only) would kill the child, but before it could take along what
-it had started itself. The reaper ends whole process groups and families, whatever they do. It is run as a script and
-imports nothing of ours, so it starts in milliseconds.
+interpreter. A signal on the parent's death (Linux only) would kill the child, but before it could end the programs
+that it had started. The reaper ends whole process groups and families, whatever they do. It runs as a script and
+imports nothing of Holdfast, so it starts in milliseconds.
 """
 
 import contextlib

@@ -154,7 +154,7 @@ def was_swapped(name: str) -> Procedure[bool]:
 
 
 def cancel(name: str) -> Procedure[int]:
-    """Give up the rebuild of a projection; returns how many there were."""
+    """Abandon the rebuild of a projection; returns how many there were."""
     who = yield from actor()
 
     def flow() -> Flow[int]:

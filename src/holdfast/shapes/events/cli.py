@@ -219,7 +219,7 @@ def erase_command(
     ] = False,
     app: AppOption = None,
 ) -> Shown[int]:
-    """Take the data of events away, for good: the fields that their types name, or all of it.
+    """Erase the data of events for good: the fields that their types name, or all of it.
 
     The events stay in the log. Jobs that were made from them keep their data."""
     if bool(which) == (key is not None):

@@ -66,7 +66,7 @@ def _tables(app: str | None) -> dict[str, str]:
 def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the projections: how far each has come, what is in its way, what it skipped."""
+    """List the projections: how far each is, what blocks it, what it skipped."""
     with busy(as_json=as_json), open_database(database_url, app, looks=True) as database:
         found = _verbs(database).run(summaries())
     tables = _tables(app)
@@ -103,7 +103,7 @@ def rebuild_command(
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
-    """Make its tables anew beside the live ones, by the workers, and swap them. The old ones are kept until `drop`."""
+    """Rebuild its tables beside the live ones, in the workers, and swap them. The old ones are kept until `drop`."""
     code = _code(name, app)
     assert code.apply is not None
     pace = None if rate is None else parse_rate(rate, "--rate")
@@ -154,7 +154,7 @@ def bar(found: Progress, done: int, seconds: float) -> str:
 
 @app.command("cancel")
 def cancel_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
-    """Give up the rebuild of a projection. The live tables stay as they are."""
+    """Abandon the rebuild of a projection. The live tables stay as they are."""
     with busy(), open_database(database_url, app) as database:
         given_up = _verbs(database).run(cancel(name))
     typer.echo(f"The rebuild of {name} was given up." if given_up else f"{name} is not being rebuilt.")
@@ -170,7 +170,7 @@ def pause_command(name: NameArgument, database_url: DatabaseOption = None, app: 
 
 @app.command("resume")
 def resume_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
-    """Go on where it was paused or stopped."""
+    """Continue where it was paused or stopped."""
     with busy(), open_database(database_url, app) as database:
         _verbs(database).resume(name)
     typer.echo(f"{name} goes on.")
@@ -237,7 +237,7 @@ def retry_command(
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
-    """Apply now, in this process and in order, what it skipped or parked. Needs the app's code."""
+    """Apply skipped and parked events now, in this process and in order. Needs the app's code."""
     code = _code(name, app)
     apply = code.apply
     assert apply is not None

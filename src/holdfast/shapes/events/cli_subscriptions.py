@@ -34,7 +34,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 @app.command("list")
 @command(looks=True)
 def list_command(operator: Operator) -> Shown[list[Listed]]:
-    """List the subscriptions: what each reads, how far it is behind, who runs it, and what is in its way."""
+    """List the subscriptions: what each reads, how far it is behind, which worker runs it, and what blocks it."""
     found = verbs(operator).list()
     return Shown(found, _print_list, {"subscriptions": found})
 
@@ -87,7 +87,7 @@ def _made_for(row: Listed) -> str:
 @app.command("show")
 @command(looks=True)
 def show_command(name: NameArgument, operator: Operator) -> Shown[list[Listed]]:
-    """Show one subscription, shard by shard: position, lag, owner, what is in its way."""
+    """Show one subscription, shard by shard: position, lag, owner, what blocks it."""
     found = verbs(operator).find(name)
     return Shown(found, _print_shown, {"subscription": name, "shards": found})
 
@@ -123,7 +123,7 @@ def _failures(row: Listed) -> str | None:
 @app.command("pause")
 @command(asks_why=True)
 def pause_command(name: NameArgument, operator: Operator) -> Shown[int]:
-    """Deliver nothing more to a subscription. The log is kept for it, up to the limits of retention."""
+    """Stop delivering to a subscription. The log is kept for it, up to the limits of retention."""
     changed = verbs(operator).pause(name)
     said = f"Subscription {name} {'is paused' if changed else 'was not running'}."
     return Shown(changed, partial(_say, said), {"subscription": name, "changed": bool(changed)})
@@ -132,7 +132,7 @@ def pause_command(name: NameArgument, operator: Operator) -> Shown[int]:
 @app.command("resume")
 @command(asks_why=True)
 def resume_command(name: NameArgument, operator: Operator) -> Shown[int]:
-    """Go on where a subscription was paused, or stopped at an event that failed."""
+    """Continue where a subscription was paused, or stopped at an event that failed."""
     changed = verbs(operator).resume(name)
     said = f"Subscription {name} {'is resumed' if changed else 'was not paused'}."
     return Shown(changed, partial(_say, said), {"subscription": name, "changed": bool(changed)})
@@ -150,7 +150,7 @@ def reset_command(
     how: How,
     operator: Operator,
 ) -> Shown[int]:
-    """Put a subscription to another position: events before it are not delivered, events after it are, again if need be."""
+    """Move a subscription to another position: events before it are not delivered, events after it are, perhaps again."""
     looks = verbs(operator)
     wanted = parse_place(to, "--to", ("start", "end"))
     listed = looks.find(name)
@@ -181,7 +181,7 @@ def replay_command(
         bool, typer.Option("--again", help="Also events that became jobs of it before.")
     ] = False,
 ) -> Shown[str | None]:
-    """Deliver a range of the log once more to one subscription, beside its own position. The others do not notice."""
+    """Deliver a range of the log again to one subscription, beside its own position. The others do not notice."""
     looks = verbs(operator)
     looks.find(name)
     since = looks.place_of(parse_place(begin, "--from", ("start",)))
@@ -206,7 +206,7 @@ def _range(name: str, replay: str | None, since: int, until: int, *, dry_run: bo
 @app.command("skip")
 @command(asks_why=True)
 def skip_command(name: NameArgument, operator: Operator) -> Shown[Failure]:
-    """Pass the event at which a paused subscription stands, and note it. Go on then: subscriptions resume."""
+    """Skip the event at which a paused subscription stopped, and record it. Go on then: subscriptions resume."""
     return Shown(verbs(operator).skip(name), partial(_print_skipped, name))
 
 
@@ -220,7 +220,7 @@ def _print_skipped(name: str, skipped: Failure) -> None:
 @app.command("remove")
 @command(asks_why=True)
 def remove_command(name: NameArgument, how: How, operator: Operator) -> Shown[int]:
-    """Forget a subscription and its position, or end a replay. A worker whose code declares it makes it again."""
+    """Remove a subscription and its position, or end a replay. A worker whose code declares it makes it again."""
     looks = verbs(operator)
     listed = looks.find(name)
     if how.dry_run:
@@ -269,7 +269,7 @@ def failures_command(name: NameArgument, operator: Operator, key: KeyOption = No
 @app.command("retry")
 @command
 def retry_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[int]:
-    """Do after all what was skipped or parked: a relay sends it in order, a consumer or webhooks read it once more."""
+    """Retry skipped and parked events: a relay sends them in order, a consumer or webhooks read them again."""
     looks = verbs(operator)
     (listed, *_) = looks.find(name)
     found = looks.retry(name, key)

@@ -54,7 +54,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 @app.command("list")
 @command(looks=True)
 def list_command(operator: Operator) -> Shown[list[Schedule]]:
-    """List the schedules: when each fires next and fired last, and what is in its way."""
+    """List the schedules: when each fires next and fired last, and what blocks it."""
     found = _verbs(operator).list_schedules()
     return Shown(found, _print_list, {"schedules": found})
 
@@ -160,7 +160,7 @@ def pause_command(
     *,
     operator: Operator,
 ) -> Shown[Any]:
-    """Fire nothing until the schedule is resumed. Jobs that it enqueued run on."""
+    """Stop firing a schedule until it is resumed. Jobs that it enqueued run on."""
     changed = _verbs(operator).pause(name)
     state = "is paused" if changed else "was paused already"
     return _said(f"Schedule {name} {state}.", {"schedule": name, "changed": changed})
@@ -232,7 +232,7 @@ def backfill_command(
     *,
     operator: Operator,
 ) -> Shown[Any]:
-    """Enqueue a job for each slot of a time that is past, except slots that were fired or skipped before."""
+    """Enqueue a job for each slot of a past period, except slots that were fired or skipped before."""
     since, until = _time(start, "--from"), None if end is None else _time(end, "--to")
     schedules = _verbs(operator)
     found = schedules.backfill(name, since, until, dry_run=True)

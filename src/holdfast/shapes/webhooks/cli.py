@@ -48,7 +48,7 @@ DescriptionOption = Annotated[
 def list_command(
     tenant: TenantOption = None, limit: LimitOption = 50, after: AfterOption = None, *, operator: Operator
 ) -> Shown[list[Endpoint]]:
-    """List endpoints, of all tenants or of one, in the order in which they were made."""
+    """List endpoints, of all tenants or of one, in the order of their creation."""
     hooks = Hooks(operator)
     if tenant is not None:
         found = hooks.run(hooks.acts.listed(tenant, after, limit))
@@ -137,7 +137,7 @@ def create_command(
     header: HeaderOption = None,
     description: DescriptionOption = None,
 ) -> Shown[Endpoint]:
-    """Make an endpoint. Its secret is printed once, and never again."""
+    """Create an endpoint. Its secret is printed once, and never again."""
     hooks = Hooks(operator, where)
     given = {
         "url": url,
@@ -189,7 +189,7 @@ def update_command(
     header: HeaderOption = None,
     description: DescriptionOption = None,
 ) -> Shown[Endpoint]:
-    """Change what is given. Headers replace all that there are."""
+    """Change the given options of an endpoint. Headers replace all that there are."""
     given = {
         "url": url,
         "events": event,
@@ -211,7 +211,7 @@ def _updated(hooks: Hooks, endpoint: UUID, done: str, **given: Any) -> Shown[End
 @app.command("pause")
 @command
 def pause_command(endpoint: EndpointArgument, operator: Operator) -> Shown[Endpoint]:
-    """Send nothing more to an endpoint. What is pending waits; new events make no deliveries."""
+    """Stop sending to an endpoint. What is pending waits; new events make no deliveries."""
     return _updated(Hooks(operator), endpoint, "paused", status="paused")
 
 
@@ -225,7 +225,7 @@ def enable_command(endpoint: EndpointArgument, operator: Operator) -> Shown[Endp
 @app.command("disable")
 @command
 def disable_command(endpoint: EndpointArgument, how: How, operator: Operator) -> Shown[Endpoint]:
-    """Send nothing more to an endpoint, and cancel what is pending."""
+    """Stop sending to an endpoint, and cancel its pending deliveries."""
     hooks = Hooks(operator)
     waiting = several(hooks.run(hooks.acts.details(endpoint, hooks.tenant(endpoint)))["waiting"], "delivery")
     if how.dry_run:
@@ -263,7 +263,7 @@ def rotate_command(
         str, typer.Option(metavar="SPAN", help="How long the old secrets sign too; 0 after a leak.")
     ] = "24h",
 ) -> Shown[Secret]:
-    """Make a new secret, printed once. The old ones sign beside it for a while."""
+    """Create a new secret and print it once. The old ones sign beside it for a while."""
     hooks = Hooks(operator)
     lasts = 0.0 if overlap == "0" else parse_span(overlap, "--overlap")
     made = hooks.run(hooks.acts.rotate(endpoint, hooks.tenant(endpoint), lasts))
@@ -277,7 +277,7 @@ def _print_secret(made: Secret) -> None:
 @app.command("reseal")
 @command
 def reseal_command(operator: Operator) -> Shown[int]:
-    """Seal all secrets and headers by the first key of HOLDFAST_SECRET_KEYS. The other keys are not needed then."""
+    """Encrypt all secrets and headers with the first key of HOLDFAST_SECRET_KEYS. The other keys are not needed then."""
     hooks = Hooks(operator)
     act = hooks.acts.reseal()
     total = 0

@@ -164,7 +164,7 @@ def _row(one: Attempt) -> list[str]:
 @app.command("redeliver")
 @command
 def redeliver_command(delivery: DeliveryArgument, where: Where, operator: Operator) -> Shown[Delivery]:
-    """Deliver an event once more: with the same id, to the endpoint's address and with its secrets of now."""
+    """Deliver an event again: with the same id, to the endpoint's current address and with its current secrets."""
     hooks = Hooks(operator, where)
     made = hooks.run(hooks.acts.redeliver(delivery, hooks.tenant_of_delivery(delivery)))
     return Shown(
@@ -189,7 +189,7 @@ def redeliver_range_command(
     only: Annotated[str, typer.Option("--only", help="failed, missing or all.")] = "failed",
     rate: RateOption = None,
 ) -> Shown[Ranged]:
-    """Deliver a range of the log once more to one endpoint: what failed, what it never got, or all."""
+    """Deliver a range of the log again to one endpoint: what failed, what it never got, or all."""
     hooks = Hooks(operator, where)
     tenant = hooks.tenant(endpoint)
     ask = partial(

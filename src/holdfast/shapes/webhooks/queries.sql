@@ -29,7 +29,7 @@ SELECT holdfast.webhook_reopen($1::uuid);
 
 -- name: webhook_create
 -- anywhere
--- Make an endpoint; returns it as JSON. $1 the endpoint, $2 its secret
+-- Create an endpoint; returns it as JSON. $1 the endpoint, $2 its secret
 SELECT ARRAY[holdfast.webhook_create($1::text::jsonb, $2::text::jsonb)::text];
 
 -- name: webhook_get

@@ -84,7 +84,7 @@ class Hooks:
         rate: Rate | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Deliver a range of the log once more to one endpoint: since a time, or after a position. Returns how many
+        """Deliver a range of the log again to one endpoint: since a time, or after a position. Returns how many
         deliveries that makes; workers make them, at the rate. `only`: "failed": no delivery of the event arrived;
         "missing": there was none, though the endpoint wants it now; "all". `dry_run`: count, and do nothing."""
         act = self._acts.redeliver_range(endpoint, tenant, since, until, only, rate, dry_run=dry_run)

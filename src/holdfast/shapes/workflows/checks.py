@@ -35,7 +35,7 @@ def check_code(p: Patient) -> Iterator[Finding]:
     if parted := p.probe.look(troubles.parted()):
         runs = sum(one.runs for one in parted)
         whose = "its" if runs == 1 else "their"
-        what = f"{several(runs, 'run')}{'+' if runs >= CAP else ''} set aside: {whose} code parted from what was recorded"
+        what = f"{several(runs, 'run')}{'+' if runs >= CAP else ''} set aside: {whose} code diverged from what was recorded"
         details = [
             f"{one.workflow} version {one.version}: {several(one.runs, 'run')}, such as {one.first[0]}: {cut(one.reason)}"
             for one in parted

@@ -83,7 +83,7 @@ def list_command(
     *,
     operator: Operator,
 ) -> Shown[Page]:
-    """List runs, the newest first: how each stands, and what it waits for."""
+    """List runs, the newest first: their state, and what each waits for."""
     age = None if since is None else parse_span(since, "--since")
     page = _verbs(operator).list_runs(RunFilter(workflow, states, tag, age), after=after, limit=limit)
     return Shown(page, _print_page)
@@ -108,7 +108,7 @@ def _row(r: RunView) -> list[str]:
 @app.command("show")
 @command(looks=True)
 def show_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Whole]:
-    """Show a run: how it stands, and its timeline as bars, one line per record."""
+    """Show a run: its state, and its timeline as bars, one line per record."""
     whole = _verbs(operator).show(run, workflow)
     return Shown(whole, _print_whole)
 
@@ -208,7 +208,7 @@ def cancel_command(
 @app.command("pause")
 @command(asks_why=True)
 def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
-    """Let a run rest until it is resumed. One that is at work ends the step that is under way, and begins no other."""
+    """Pause a run until it is resumed. One that is at work ends the step that is under way, and begins no other."""
     act = _verbs(operator).pause(run, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'is paused' if act.changed else 'was paused already'}.")
 
@@ -216,7 +216,7 @@ def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator
 @app.command("resume")
 @command(asks_why=True)
 def resume_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
-    """Let a paused run go on: it looks at once whether what it waits for is there."""
+    """Resume a paused run: it checks at once whether what it waits for has arrived."""
     act = _verbs(operator).resume(run, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'is resumed' if act.changed else 'was not paused'}.")
 
@@ -243,7 +243,7 @@ def retry_command(
     where: Where,
     operator: Operator,
 ) -> Shown[Any]:
-    """Try a run again that failed or parted from its code. Failed steps at the end of its history are made again."""
+    """Retry a run that failed or diverged from its code. Failed steps at the end of its history are made again."""
     if accept and drop_signal:
         raise ConfigurationError("give --accept or --drop-signal, not both: each is for another kind of run")
     if drop_signal:
@@ -298,7 +298,7 @@ def fork_command(
     *,
     operator: Operator,
 ) -> Shown[Any]:
-    """Start another run with what this one recorded before a step, and go on from there. This one stays as it is."""
+    """Start another run with the records made before a step, and continue from there. This run is not changed."""
     made = _verbs(operator).fork(run, step, new_id=new_id, version=version, workflow=workflow)
     kept = several(len(made.kept), "record")
     text = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}: {kept} kept, made again from {made.step} on."

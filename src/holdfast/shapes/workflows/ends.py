@@ -31,8 +31,8 @@ def _error(kind: str, message: str) -> str:
 
 
 def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
-    """The recorder: a run ends in the transaction that ends its job. One that is held has parted from its history. What was
-    to be recorded with it goes in the same statement."""
+    """The recorder: a run ends in the transaction that ends its job. A held run has diverged from its history. Records that
+    are still to be written go in the same statement."""
     ends: Mapping[str, End]
     ends = {job.grant.id_text: end for job in jobs if (end := _end(job)) is not None}
     parted = {

@@ -234,7 +234,7 @@ class Run(Generic[T_co]):
                 f"there is no run {self.id!r} of {self._workflow} after {seconds(timeout or 0):g} s. Is its start committed?"
             )
         why = {
-            "diverged": "Its code parted from what it recorded: see holdfast workflow show",
+            "diverged": "Its code diverged from what it recorded: see holdfast workflow show",
             "paused": "Somebody has to resume it: holdfast workflow resume",
             "suspended": "See what it waits for: holdfast workflow show",
         }.get(found.state, "Is a worker running for its queue?")

@@ -33,7 +33,7 @@ def gauges(seen: Seen) -> Iterator[Gauge]:
     )
     yield Gauge(
         "workflow_diverged_seconds",
-        "For how long the first run is set aside that parted from its code; 0: none is.",
+        "For how long the first run is set aside that diverged from its code; 0: none is.",
         (),
         [((), seen.parted_for)],
     )

@@ -171,7 +171,7 @@ ORDER BY s.seq;
 SELECT CASE WHEN r.ended_at IS NOT NULL THEN r.state END FROM holdfast.workflow_runs r WHERE r.id = $1::uuid FOR NO KEY UPDATE;
 
 -- name: workflow_take_up
--- A run that parted from its code is to be tried again, by whatever code workers have now: as long as it lies where it was looked at.
+-- A run that diverged from its code is to be tried again, by whatever code workers have now: as long as it lies where it was looked at.
 -- $1 queue, $2 run, $3 generation, $4 keys of records that lose their place: they are no longer in the way of code that does not ask for them
 WITH job AS (
     UPDATE holdfast.work w SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now()
@@ -296,7 +296,7 @@ WHERE (g.held > 0 OR EXISTS (SELECT FROM live))
 ORDER BY g.workflow, g.version, g.queue;
 
 -- name: workflow_parted
--- Runs that were set aside because their code parted from their history, by workflow and version, counted up to the cap.
+-- Runs that were set aside because their code diverged from their history, by workflow and version, counted up to the cap.
 -- $1 cap
 SELECT h.workflow, h.version, count(*), (array_agg(h.id ORDER BY h.id))[1:5], (array_agg(h.hold_reason ORDER BY h.id))[1]
 FROM (SELECT r.id, r.workflow, r.version, j.hold_reason FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
@@ -313,7 +313,7 @@ SELECT o.workflow, CASE WHEN o.paused_at IS NOT NULL THEN 'paused' WHEN o.state 
 FROM oldest o GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: workflow_parted_for
--- Seconds for which the run is set aside that parted from its code first; NULL: there is none.
+-- Seconds for which the run is set aside that diverged from its code first; NULL: there is none.
 -- $1 cap
 SELECT extract(epoch FROM holdfast.now() - min(h.claimed_at))::float8
 FROM (SELECT j.claimed_at FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id

@@ -213,7 +213,7 @@ WITH put AS (
 SELECT holdfast.workflow_end($1::uuid[], $2::text::text[], $3::text::text[], $4::text::text[]) FROM (SELECT count(*) FROM put) AS written;
 
 -- name: workflow_mark
--- Runs whose code parted from their history: they wait, held, for other code.
+-- Runs whose code diverged from their history: they wait, held, for other code.
 -- $1 ids, $2 errors
 UPDATE holdfast.workflow_runs r SET state = 'diverged', error = u.error::jsonb
 FROM unnest($1::uuid[], $2::text::text[]) AS u(id, error) WHERE r.id = u.id AND r.ended_at IS NULL;

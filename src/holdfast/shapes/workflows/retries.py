@@ -1,4 +1,4 @@
-"""A run that failed, or parted from its code, is to go on."""
+"""A run that failed, or diverged from its code, is to go on."""
 
 import asyncio
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def retry(given: str, *, workflow: str | None = None) -> Procedure[Act]:
 def accept(
     given: str, tasks: TaskSet, *, workflow: str | None = None, dry_run: bool = False
 ) -> Procedure[Act]:
-    """A run that parted from its code goes on with the code of `tasks`: records that this code does not ask for lose their
+    """A run that diverged from its code goes on with the code of `tasks`: records that this code does not ask for lose their
     place, and their keys are in `about`. One that it asks for later is still found, and no body runs a second time."""
     who = yield from actor()
 

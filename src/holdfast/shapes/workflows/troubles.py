@@ -32,7 +32,7 @@ class UnknownVersion(NamedTuple):
 
 
 class Parted(NamedTuple):
-    """Runs of a version whose code parted from their history."""
+    """Runs of a version whose code diverged from their history."""
 
     workflow: str
     version: int
@@ -76,5 +76,5 @@ def measured() -> Statement[dict[tuple[str, str], int]]:
 
 
 def parted_for() -> Statement[float]:
-    """Seconds for which the first run is set aside that parted from its code; 0: none is."""
+    """Seconds for which the first run is set aside that diverged from its code; 0: none is."""
     return named("workflow_parted_for", (CAP,), lambda rows: float(rows[0][0] or 0.0))

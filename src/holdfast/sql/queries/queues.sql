@@ -1,5 +1,5 @@
 -- name: create_queue
--- Make a queue; false: it was there.
+-- Create a queue; false: it was there.
 -- $1 name, $2 lease seconds, $3 ordering, $4 on dead letter, $5 key by key?
 SELECT holdfast.create_queue($1, $2::float8, $3, $4, $5);
 

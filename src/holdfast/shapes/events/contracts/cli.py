@@ -81,7 +81,7 @@ def store_command(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the versions that the database does not have yet to it. One that it has never changes."""
+    """Store new versions in the database. One that it has never changes."""
     with busy(as_json=as_json), _on_database(database_url, app) as contracts:
         stored = contracts.store(release=release)
     if as_json:
@@ -92,7 +92,7 @@ def store_command(
 
 @app.command("export")
 def export_command(file: FileArgument = FILE, app: AppOption = None) -> None:
-    """Add the versions that a file does not have yet to it, so that `check --against FILE` needs no database."""
+    """Add new versions to a file, so that `check --against FILE` needs no database."""
     load_app(app)
     added = export(file)
     typer.echo(f"{several(len(added), 'version')} added to {file}" if added else f"{file} has them all")
