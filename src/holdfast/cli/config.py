@@ -1,14 +1,18 @@
 """`holdfast config`: which settings hold here, and why."""
 
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app
+from holdfast.cli.nearby import nearby_server
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
+from holdfast.settings import Setting
 
 app = typer.Typer(help="Say which settings hold here, and why.", no_args_is_help=True)
 
@@ -24,10 +28,19 @@ def show_command(
 ) -> None:
     """Print every setting with its value and where it comes from. Passwords are masked; nothing is connected to."""
     found = describe_configuration(own_version(), database_url, _choice(app))
+    if (server := nearby_server()) is not None:
+        found = replace(found, settings=[_nearest(s, server) for s in found.settings])
     if as_json:
         render.print_json(found)
     else:
         _print(found)
+
+
+def _nearest(setting: Setting, server: Path) -> Setting:
+    """Where nobody names a database, commands take the embedded server of this folder, or of one above it."""
+    if setting.name != "database_url" or setting.value is not None:
+        return setting
+    return replace(setting, value=f"embedded://{server}", source="the server in that folder")
 
 
 def _choice(app: str | None) -> AppChoice | None:
@@ -51,6 +64,6 @@ def _print(found: Configuration) -> None:
     typer.echo("")
     typer.echo(f"app       {printable(f'{found.app} ({found.app_source})' if found.app else '-')}")
     typer.echo(f"file      {printable(found.file)}{'' if found.file_found else ' (not there)'}")
-    typer.echo(f"release   {found.release}, Python {found.python}")
+    typer.echo(f"holdfast  {found.release}, Python {found.python}")
     for warning in found.warnings:
         typer.echo(f"warning   {printable(warning)}")
