@@ -1,5 +1,6 @@
 """`holdfast init` in an empty folder: what it writes can be run and tested."""
 
+import json
 import os
 import subprocess
 import sys
@@ -72,6 +73,13 @@ def test_its_settings_name_the_app_and_are_found_from_its_subfolders(
     sys.modules.pop("jobs", None)
     assert left.value.code == 2
     assert capsys.readouterr().err.startswith("holdfast: argument 'order_id' of send_receipt must be int, not str 'x'.")
+    with pytest.raises(SystemExit):
+        main(["config", "show", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    sys.modules.pop("jobs", None)
+    file = str(empty / "shop" / "holdfast.toml")
+    assert {"name": "app", "value": "jobs:app", "source": file} in shown["settings"]
+    assert (shown["app"], shown["app_source"], shown["file"]) == ("jobs:app", file, file)
     assert "HOLDFAST_APP" not in os.environ
     assert not list(empty.rglob(".holdfast"))
 
