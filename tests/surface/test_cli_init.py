@@ -72,7 +72,9 @@ def test_its_settings_name_the_app_and_are_found_from_its_subfolders(
         main(["enqueue", "send_receipt", "order_id=x"])
     sys.modules.pop("jobs", None)
     assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("holdfast: argument 'order_id' of send_receipt must be int, not str 'x'.")
+    assert capsys.readouterr().err.startswith(
+        "holdfast: argument 'order_id' of send_receipt must be int, not str 'x'."
+    )
     with pytest.raises(SystemExit):
         main(["config", "show", "--json"])
     shown = json.loads(capsys.readouterr().out)

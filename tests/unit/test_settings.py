@@ -123,20 +123,27 @@ def test_every_setting_is_described_with_its_source(tmp_path: Path) -> None:
     )
 
 
-def test_the_file_of_the_nearest_folder_above_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_the_nearest_folder_above_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
     (file := tmp_path / "holdfast.toml").write_text('database_url = "embedded:pg"\napp = "shop:app"')
     assert settings_file({}) == file
-    assert (load_settings({}).database_url, load_settings({}).app) == (f"embedded://{tmp_path / 'pg'}", "shop:app")
+    assert (load_settings({}).database_url, load_settings({}).app) == (
+        f"embedded://{tmp_path / 'pg'}",
+        "shop:app",
+    )
     assert settings_file({"HOLDFAST_CONFIG": "other.toml"}) == Path("other.toml")
     (deep / "holdfast.toml").write_text('database_url = "embedded:pg"')
     assert settings_file({}) == Path("holdfast.toml")
     assert load_settings({}).database_url == "embedded:pg"
 
 
-def test_the_file_of_somebody_else_above_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_somebody_else_above_is_not_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (below := tmp_path / "below").mkdir()
     monkeypatch.chdir(below)
     (file := tmp_path / "holdfast.toml").write_text("concurrency = 3")

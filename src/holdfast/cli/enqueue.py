@@ -97,9 +97,7 @@ def _print_job(handle: JobHandle[Any], *, replaced: bool) -> None:
     typer.echo(f"Enqueued {handle.id}." if sys.stdout.isatty() and handle.created else str(handle.id))
 
 
-def _wait(
-    handle: JobHandle[Any], seconds: float, where: Where, operator: Operator
-) -> Shown[dict[str, Any]]:
+def _wait(handle: JobHandle[Any], seconds: float, where: Where, operator: Operator) -> Shown[dict[str, Any]]:
     """The result goes to stdout, everything else to stderr."""
     if not where.as_json:
         typer.echo(f"note: job {handle.id}, waiting for its result", err=True)
