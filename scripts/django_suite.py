@@ -1,14 +1,17 @@
-"""Django's own tests of a task backend, run on ours: `python scripts/django_suite.py CHECKOUT`.
+"""Django's own tests of a task backend, run on ours: `python scripts/django_suite.py [CHECKOUT]`.
 
-CHECKOUT is a clone of Django 6, or of django-tasks, its backport. Their tests are in neither package, so they cannot be had
-from an index. Those of the immediate backend are taken: what they say of a task, its result, its errors and its logs holds
-for every backend. After every enqueue a worker of ours runs until nothing is due (tests/django_app/eager.py).
+CHECKOUT is a clone of Django 6, or of django-tasks, its backport. Without it, on Django 6, pip brings the sdist of the
+version that is installed: the tests are in it, and not in the wheel. Those of the immediate backend are taken: what they say
+of a task, its result, its errors and its logs holds for every backend. After every enqueue a worker of ours runs until
+nothing is due (tests/django_app/eager.py). `make test-pythons` runs it on Django 6.
 """
 
+import importlib.metadata
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -74,12 +77,28 @@ def taken(checkout: Path, folder: Path) -> None:
     (folder / "suite_settings.py").write_text(SETTINGS % EAGER, encoding="utf-8")
 
 
+def fetched(folder: Path) -> Path:
+    """The sources of the Django that is installed, from wherever pip is told to look."""
+    version = importlib.metadata.version("django")
+    if int(version.split(".")[0]) < 6:
+        sys.exit(
+            f"Django {version} has no tests of a task backend: give a clone of Django 6 or of django-tasks"
+        )
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--no-binary", "django", "-d", str(folder), f"django=={version}"], check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as sources:
+        sources.extractall(folder, filter="data")
+    return archive.with_name(archive.name.removesuffix(".tar.gz"))
+
+
 def main(words: list[str]) -> int:
-    if len(words) != 1:
+    if len(words) > 1:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        taken(Path(words[0]), folder)
+        (folder / "sources").mkdir()
+        taken(Path(words[0]) if words else fetched(folder / "sources"), folder)
         server = TestServer(folder / "server")
         try:
             env = {

@@ -3,7 +3,8 @@
 Interpreters are looked for on the PATH and among those of pyenv. Each gets an environment of its own below .venv, with the
 pinned requirements. Arguments choose: `python scripts/test_pythons.py 3.13`. With CI set, one that is missing is a failure.
 The pinned requirements have Django 5.2. On the newest of these interpreters the tests of the Django project run once more,
-on the Django that requirements/django6.txt pins; `python scripts/test_pythons.py --django 3.12` runs these alone.
+on the Django that requirements/django6.txt pins, and Django's own tests of a task backend run on ours (django_suite.py);
+`python scripts/test_pythons.py --django 3.12` runs these alone.
 """
 
 import os
@@ -124,7 +125,10 @@ def run_django_6(version: str, program: Path) -> int:
     if not number.startswith("6."):
         sys.exit(f"the tests of Django 6 would run on Django {number}")
     command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "tests/django_app"]
-    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    codes = [subprocess.run(command, cwd=ROOT, env=env, check=False).returncode]
+    theirs = [str(python), str(ROOT / "scripts" / "django_suite.py")]
+    codes.append(subprocess.run(theirs, cwd=ROOT, env=env, check=False).returncode)
+    code = max(codes)
     print(f"-- CPython {version}, Django {number}: {'passed' if code == 0 else 'FAILED'}", flush=True)
     return code
 

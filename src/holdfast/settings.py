@@ -1,11 +1,12 @@
 """Every setting, once: a frozen value read from arguments, the environment and holdfast.toml, in that order."""
 
+import contextlib
 import getpass
 import math
 import os
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ class Settings:
     """Timings are seconds, or text such as "1m30s". A field `x` is read from HOLDFAST_X and from `x` in holdfast.toml."""
 
     database_url: str | None = None
+    app: str | None = None  # MODULE:APP that commands mean when none is given
     lease: float = 60.0  # how long a claim is good for without renewal, where the queue says nothing
     heartbeat: float = 3.0  # renewal and heartbeat, in their own thread
     dead_after: float = 10.0  # a worker not heard of for so long is fenced
@@ -124,10 +126,10 @@ class Setting:
     source: str  # 'argument', the variable, the file, or 'default'
 
 
+_FILE = "holdfast.toml"
 # What else is read from the environment, beside a variable per setting.
 OTHER_VARIABLES = (
     "HOLDFAST_ACTOR",
-    "HOLDFAST_APP",
     "HOLDFAST_BENCH_DIR",
     "HOLDFAST_CONFIG",
     "HOLDFAST_FAILPOINTS",
@@ -141,8 +143,25 @@ OTHER_VARIABLES = (
 
 
 def settings_file(env: Mapping[str, str] | None = None) -> Path:
-    """Where the file would be; it need not exist."""
-    return Path((os.environ if env is None else env).get("HOLDFAST_CONFIG", "holdfast.toml"))
+    """The file that HOLDFAST_CONFIG names; else holdfast.toml of this folder, or of the nearest one above it that has one of
+    this user's or root's. It need not exist."""
+    if named := (os.environ if env is None else env).get("HOLDFAST_CONFIG"):
+        return Path(named)
+    here = Path(_FILE)
+    return here if here.is_file() else next(filter(_is_ours, _above()), here)
+
+
+def _above() -> Iterator[Path]:
+    with contextlib.suppress(OSError):  # the working folder is gone
+        yield from (folder / _FILE for folder in Path.cwd().parents)
+
+
+def _is_ours(file: Path) -> bool:
+    """What somebody else left in a folder above, such as /tmp, is not meant."""
+    try:
+        return file.is_file() and file.stat().st_uid in (0, os.getuid())
+    except OSError:
+        return False
 
 
 def load_settings(
@@ -181,13 +200,21 @@ def _given(
         for name, value in table.items():
             if name not in known:
                 raise ConfigurationError(f"{file}: unknown setting {name!r} (known: {', '.join(known)})")
-            found[name] = Setting(name, _convert(name, known[name], value, str(file)), str(file))
+            text = _beside(file, value) if name == "database_url" else value
+            found[name] = Setting(name, _convert(name, known[name], text, str(file)), str(file))
     for name, kind in known.items():
         variable = f"HOLDFAST_{name.upper()}"
         if variable in env:
             found[name] = Setting(name, _convert(variable, kind, env[variable], "environment"), variable)
     found.update({k: Setting(k, v, "argument") for k, v in arguments.items() if v is not None})
     return found
+
+
+def _beside(file: Path, url: Any) -> Any:
+    """embedded:folder is below the folder of the file that says so, wherever a command is called."""
+    folder = str(url).removeprefix("embedded:")
+    away = file.is_absolute() and str(url).startswith("embedded:") and folder and not folder.startswith("/")
+    return f"embedded://{file.parent / folder}" if away else url
 
 
 def database_url(explicit: str | None, env: Mapping[str, str] | None = None) -> str:

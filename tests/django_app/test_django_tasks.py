@@ -214,7 +214,9 @@ def test_a_task_that_leaves_the_process_has_failed(stock: Kit) -> None:
     assert result.errors[0].traceback.endswith("SystemExit: enough\n")
 
 
-def test_a_worker_has_no_line_for_each_task_but_at_debug(stock: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_has_no_line_for_each_task_but_at_debug(
+    stock: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     for level, lines in ((logging.INFO, 0), (logging.DEBUG, 2)):
         with caplog.at_level(level):
             tasks.add.enqueue(1, 2)

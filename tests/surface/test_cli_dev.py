@@ -89,6 +89,12 @@ def test_a_look_makes_no_server_and_finds_that_of_dev_from_any_subfolder(
         assert found.returncode == 0, found.stderr
         assert json.loads(found.stdout)["workers"]["alive"] == 1
         assert not (project / "deep" / "er" / ".holdfast").exists()
+        shown = json.loads(holdfast(project / "deep" / "er", "config", "show", "--json").stdout)["settings"]
+        assert shown[0] == {
+            "name": "database_url",
+            "value": f"embedded://{project}/.holdfast/postgres",
+            "source": "the server in that folder",
+        }
         exported = dict(pair.split("=", 1) for pair in dev.err.split("  export ")[1].splitlines()[0].split())
         below = holdfast(project / "deep", *sample.split()[1:], "--wait", "60", **exported)
         assert (below.returncode, below.stdout) == (0, '"hello hello"\n'), below.stderr

@@ -138,7 +138,9 @@ def test_tables_fit_the_terminal(
     assert ran.code == 0
     wide = [line for line in ran.out.splitlines() if len(line.rstrip()) > columns]
     # The path of a socket may be one long word; a command to be pasted stays one line.
-    assert [line for line in wide if " " in line.strip() and "fix:" not in line and "export " not in line] == []
+    assert [
+        line for line in wide if " " in line.strip() and "fix:" not in line and "export " not in line
+    ] == []
     if words == ("jobs", "list"):
         assert job_id[:18] in ran.out
         assert "billing.send_receipt_to_customer" in ran.out

@@ -1,5 +1,6 @@
 """`holdfast init` in an empty folder: what it writes can be run and tested."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from holdfast import ConfigurationError
 from holdfast.cli import app as cli
+from holdfast.cli import main
 from holdfast.cli.init import NEW
 from holdfast.settings import load_settings
 
@@ -54,6 +56,34 @@ def test_its_test_passes_and_its_job_runs(empty: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 passed" in ran.stdout
+
+
+def test_its_settings_name_the_app_and_are_found_from_its_subfolders(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`order_id=x` is read by the task's own types with no word of an app, and no server is made for it."""
+    CliRunner().invoke(cli, ["init", "shop"])
+    (empty / "shop" / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(empty / "shop" / "deep" / "er")
+    for name in ("HOLDFAST_APP", "HOLDFAST_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(SystemExit) as left:
+        main(["enqueue", "send_receipt", "order_id=x"])
+    sys.modules.pop("jobs", None)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(
+        "holdfast: argument 'order_id' of send_receipt must be int, not str 'x'."
+    )
+    with pytest.raises(SystemExit):
+        main(["config", "show", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    sys.modules.pop("jobs", None)
+    file = str(empty / "shop" / "holdfast.toml")
+    assert {"name": "app", "value": "jobs:app", "source": file} in shown["settings"]
+    assert (shown["app"], shown["app_source"], shown["file"]) == ("jobs:app", file, file)
+    assert "HOLDFAST_APP" not in os.environ
+    assert not list(empty.rglob(".holdfast"))
 
 
 def test_nothing_is_written_over(empty: Path) -> None:

@@ -1,11 +1,12 @@
 """Settings come from arguments, the environment and holdfast.toml, in that order, and are checked."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast import ConfigurationError, NoDatabase, Settings
-from holdfast.settings import database_url, describe_settings, load_settings
+from holdfast.settings import database_url, describe_settings, load_settings, settings_file
 
 NOWHERE = Path("/nonexistent/holdfast.toml")
 
@@ -120,6 +121,37 @@ def test_every_setting_is_described_with_its_source(tmp_path: Path) -> None:
     assert load_settings({"HOLDFAST_DRAIN": "2"}, file, sweep=1.5) == Settings(
         **{name: value for name, (value, _) in found.items()}
     )
+
+
+def test_the_file_of_the_nearest_folder_above_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    (file := tmp_path / "holdfast.toml").write_text('database_url = "embedded:pg"\napp = "shop:app"')
+    assert settings_file({}) == file
+    assert (load_settings({}).database_url, load_settings({}).app) == (
+        f"embedded://{tmp_path / 'pg'}",
+        "shop:app",
+    )
+    assert settings_file({"HOLDFAST_CONFIG": "other.toml"}) == Path("other.toml")
+    (deep / "holdfast.toml").write_text('database_url = "embedded:pg"')
+    assert settings_file({}) == Path("holdfast.toml")
+    assert load_settings({}).database_url == "embedded:pg"
+
+
+def test_the_file_of_somebody_else_above_is_not_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (below := tmp_path / "below").mkdir()
+    monkeypatch.chdir(below)
+    (file := tmp_path / "holdfast.toml").write_text("concurrency = 3")
+    if os.getuid() == 0:
+        os.chown(file, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert settings_file({}) == Path("holdfast.toml")
 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:

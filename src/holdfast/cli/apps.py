@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.busy import busy
-from holdfast.cli.found_server import app_database, found_database, project_folder, refuse_to_make
+from holdfast.cli.found_server import app_database, found_database, project_folders, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
@@ -25,7 +25,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.model.actor import Actor
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
-from holdfast.settings import default_actor, load_settings
+from holdfast.settings import default_actor, describe_settings, load_settings
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -63,8 +63,8 @@ class Where:
 
 
 def load_app(name: str | None) -> "Holdfast":
-    """The app that MODULE:APP names; modules are looked for in the current folder first, and then where the server of `dev`
-    is, if that is above."""
+    """The app that MODULE:APP names; modules are looked for in the current folder first, and then where holdfast.toml or
+    the server of `dev` is, if that is above."""
     name = name or os.environ.get(APP_VARIABLE)
     if not name:
         raise ConfigurationError(
@@ -98,8 +98,7 @@ def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if sys.path[:1] != [here]:
         sys.path.insert(0, here)
-    if (project := project_folder()) is not None and str(project) not in sys.path:
-        sys.path.insert(1, str(project))
+    sys.path[1:1] = [str(folder) for folder in project_folders() if str(folder) not in sys.path]
     try:
         return importlib.import_module(name)
     except HoldfastError:
@@ -186,23 +185,25 @@ def open_database(
 
 
 def _of_environment(looks: bool) -> Database:
-    """The database of HOLDFAST_APP. A look does not need its code where HOLDFAST_DATABASE_URL stands beside it, as in the
-    line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken. An act is
-    refused: the app may name another database than that variable."""
+    """The database of HOLDFAST_APP. A look does not need its code where HOLDFAST_DATABASE_URL or holdfast.toml names
+    one too, as in the line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is
+    broken. An act is refused: the app may name another database than they do."""
     try:
         app = load_app(None)
     except ConfigurationError as error:
-        if not (url := os.environ.get(URL_VARIABLE)):
+        own = next(s for s in describe_settings() if s.name == "database_url")
+        if not own.value:
             raise
+        own_url = f'"${URL_VARIABLE}"' if own.source == URL_VARIABLE else "ADDRESS"
         if not looks:
             raise ConfigurationError(
                 f"{APP_VARIABLE} cannot be used: {error}. This command changes something, so it does not fall back to "
-                f'{URL_VARIABLE}. Name the database, with -d "${URL_VARIABLE}", or fix the app'
+                f"{own.source}. Name the database, with -d {own_url}, or fix the app"
             ) from None
         typer.echo(
-            f"note: {APP_VARIABLE} is not used, the database is that of {URL_VARIABLE}: {error}", err=True
+            f"note: {APP_VARIABLE} is not used, the database is that of {own.source}: {error}", err=True
         )
-        return Database(url, load_settings())
+        return Database(own.value, load_settings())
     return app_database(app)
 
 

@@ -1,14 +1,18 @@
 """`holdfast config`: which settings hold here, and why."""
 
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app
+from holdfast.cli.nearby import nearby_server
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
+from holdfast.settings import Setting, describe_settings
 
 app = typer.Typer(help="Say which settings hold here, and why.", no_args_is_help=True)
 
@@ -24,10 +28,27 @@ def show_command(
 ) -> None:
     """Print every setting with its value and where it comes from. Passwords are masked; nothing is connected to."""
     found = describe_configuration(own_version(), database_url, _choice(app))
+    server, named = nearby_server(), _app_of_environment()
+    settings = [named if s.name == "app" else _nearest(s, server) for s in found.settings]
+    found = replace(found, settings=settings)
     if as_json:
         render.print_json(found)
     else:
         _print(found)
+
+
+def _app_of_environment() -> Setting:
+    """Every command has it in HOLDFAST_APP; where holdfast.toml says the same, it came from there."""
+    elsewhere = {name: value for name, value in os.environ.items() if name != APP_VARIABLE}
+    ours, file = (next(s for s in describe_settings(e) if s.name == "app") for e in (os.environ, elsewhere))
+    return file if ours.value == file.value else ours
+
+
+def _nearest(setting: Setting, server: Path | None) -> Setting:
+    """Where nobody names a database, commands take the embedded server of this folder, or of one above it."""
+    if setting.name != "database_url" or setting.value is not None or server is None:
+        return setting
+    return replace(setting, value=f"embedded://{server}", source="the server in that folder")
 
 
 def _choice(app: str | None) -> AppChoice | None:
@@ -35,7 +56,8 @@ def _choice(app: str | None) -> AppChoice | None:
     if not name:
         return None
     loaded = load_app(name)
-    return AppChoice(name, "--app" if app else APP_VARIABLE, loaded._url, loaded._given_settings)
+    source = "--app" if app else _app_of_environment().source
+    return AppChoice(name, source, loaded._url, loaded._given_settings)
 
 
 def _print(found: Configuration) -> None:
@@ -51,6 +73,6 @@ def _print(found: Configuration) -> None:
     typer.echo("")
     typer.echo(f"app       {printable(f'{found.app} ({found.app_source})' if found.app else '-')}")
     typer.echo(f"file      {printable(found.file)}{'' if found.file_found else ' (not there)'}")
-    typer.echo(f"release   {found.release}, Python {found.python}")
+    typer.echo(f"holdfast  {found.release}, Python {found.python}")
     for warning in found.warnings:
         typer.echo(f"warning   {printable(warning)}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import busy, render
-from holdfast.cli.apps import Where
+from holdfast.cli.apps import Where, app_name
 from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue, complete_task
@@ -19,6 +19,7 @@ from holdfast.model.state import CANCELLED, COMPLETED, DEAD_LETTER, WAITING
 from holdfast.model.text import printable
 from holdfast.operate.operator import Operator
 from holdfast.operate.producing import make_job
+from holdfast.shapes import MEANS
 from holdfast.tasks.handle import JobHandle
 
 
@@ -75,7 +76,7 @@ def enqueue_command(
     handle = operator.enqueue(job, tasks.queue_rules() if tasks else None)
     say_unchecked(tasks)
     if patience is not None:
-        return _wait(handle, patience, where.as_json)
+        return _wait(handle, patience, where, operator)
     answer = {"id": handle.id, "created": handle.created}
     return Shown(handle, partial(_print_job, replaced=replace_key is not None), answer)
 
@@ -96,9 +97,9 @@ def _print_job(handle: JobHandle[Any], *, replaced: bool) -> None:
     typer.echo(f"Enqueued {handle.id}." if sys.stdout.isatty() and handle.created else str(handle.id))
 
 
-def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> Shown[dict[str, Any]]:
+def _wait(handle: JobHandle[Any], seconds: float, where: Where, operator: Operator) -> Shown[dict[str, Any]]:
     """The result goes to stdout, everything else to stderr."""
-    if not as_json:
+    if not where.as_json:
         typer.echo(f"note: job {handle.id}, waiting for its result", err=True)
     answer: dict[str, Any] = {"id": handle.id, "created": handle.created}
     code = ENVIRONMENT
@@ -106,6 +107,10 @@ def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> Shown[dict[s
         answer |= {"state": COMPLETED, "result": handle.result(seconds)}
     except ResultTimeout as error:
         code = TIMED_OUT
+        if not where.as_json:
+            why = operator.explain(handle.id, app_name(where.app).knows, MEANS).sentence
+            busy.erase()
+            typer.echo(f"note: {render.line(why)}", err=True)
         _say(error, answer, WAITING)
     except JobFailed as error:
         _say(error, answer, DEAD_LETTER)

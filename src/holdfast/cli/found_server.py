@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.db.database import Database
 from holdfast.db.embedded import default_path, parse_embedded_url, status
 from holdfast.errors import ConfigurationError
-from holdfast.settings import database_url, describe_database, load_settings
+from holdfast.settings import database_url, describe_database, load_settings, settings_file
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -17,26 +17,30 @@ _HERE = "embedded:"
 
 def found_database() -> Database:
     """What the environment names; else the embedded server of this folder, or of one above it."""
-    named = describe_database() is not None or not _is_there()
+    named = describe_database() is not None or nearby_server() is None
     return Database(database_url(None if named else _HERE), load_settings())
 
 
 def app_database(app: "Holdfast") -> Database:
     """The app's own; where nobody names one, the embedded server of this folder, or of one above it."""
     given = app._given_settings.database_url if app._given_settings else None
-    if not (app._url or given or describe_database()) and _is_there():
+    if not (app._url or given or describe_database()) and nearby_server():
         app._url = _HERE
     return app.database
 
 
-def project_folder() -> Path | None:
-    """The folder above that has an embedded server of this user, as `dev` makes it: its code is there too."""
-    folder = default_path().parent.parent
-    return folder if "HOLDFAST_HOME" not in os.environ and folder in Path.cwd().parents else None
+def project_folders() -> list[Path]:
+    """The folders above that have holdfast.toml, or an embedded server of this user, as `dev` makes it: the code is there
+    too."""
+    folders = [settings_file().absolute().parent]
+    if "HOLDFAST_HOME" not in os.environ:
+        folders.append(default_path().parent.parent)
+    return [folder for folder in folders if folder in Path.cwd().parents]
 
 
-def _is_there() -> bool:
-    return status(default_path()).exists
+def nearby_server() -> Path | None:
+    """The folder of the embedded server of this folder, or of one above it, if there is one."""
+    return found.path if (found := status(default_path())).exists else None
 
 
 def refuse_to_make(database: Database) -> None:

@@ -74,7 +74,9 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
     )
     handler = logging.StreamHandler(out)
-    handler.setLevel(level.value.upper())  # a logger with a level of its own, as Django's, does not ask the root
+    handler.setLevel(
+        level.value.upper()
+    )  # a logger with a level of its own, as Django's, does not ask the root
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level.value.upper(), force=True)
     logging.captureWarnings(True)
