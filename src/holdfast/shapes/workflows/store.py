@@ -245,6 +245,7 @@ class Seen(NamedTuple):
     last: int
     cancelled: bool
     paused: bool
+    why: str | None = None  # it was cancelled
 
 
 def changed(runs: Sequence[str]) -> Statement[dict[str, Seen]]:
@@ -265,14 +266,14 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
     def decode(rows: Sequence[Row]) -> dict[str, tuple[History, bool]]:
         found: dict[str, tuple[History, bool]] = {}
         for row in rows:
-            run_id, key, version, era, at, cancelled, state, ended, seed = row[:9]
+            run_id, key, version, era, at, cancelled, state, ended, seed, why = row[:10]
             if run_id not in found:
-                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed)
+                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed, why)
                 found[run_id] = (new, ended)
-            if row[9] is not None:
+            if row[10] is not None:
                 written = found[run_id][0].rows
                 assert isinstance(written, list)
-                written.append(_stored(row[9:]))
+                written.append(_stored(row[10:]))
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)
