@@ -5,6 +5,15 @@ SELECT ARRAY[s.run_id::text, s.created::text, s.conflict]
 FROM holdfast.workflow_start($1::text, $2::text::jsonb, $3::text, $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
                              make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s;
 
+-- name: workflow_start_with_signal
+-- anywhere
+-- The same, and what became of a signal to that run: the functions see what was written before them in this statement.
+-- $12 name, $13 payload, $14 idempotency key
+SELECT ARRAY[s.run_id::text, s.created::text, s.conflict,
+             CASE WHEN s.conflict IS NULL THEN holdfast.workflow_signal($1::text, $3::text, $12::text, $13::text::jsonb, $14::text) END]
+FROM holdfast.workflow_start($1::text, $2::text::jsonb, $3::text, $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
+                             make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s;
+
 -- name: workflow_start_many
 -- anywhere
 -- Runs of one workflow with the same options. Run, whether it is new, and conflict of each, in their order.
