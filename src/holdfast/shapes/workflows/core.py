@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
 
+from ... import telemetry
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe
 from ...tasks.convert import Misfit
@@ -49,6 +50,18 @@ class Scope:
 
 
 current: ContextVar[Scope | None] = ContextVar("holdfast_workflow_scope", default=None)
+
+
+def _said_before() -> bool:
+    """Whether the code that runs here is in a replay, or leaves memory: it logs again what it logged, or will log."""
+    scope = current.get()
+    if scope is None:
+        return False
+    core = scope.core
+    return core.stopped is not None or not core._writes or core.replay.replaying
+
+
+telemetry.hold_back(_said_before)
 
 
 class Core(Records):

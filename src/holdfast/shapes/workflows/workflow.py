@@ -69,7 +69,8 @@ class Workflow(Steps):
 
     @property
     def replaying(self) -> bool:
-        """Whether the history has more than the code has asked for so far."""
+        """Whether the history has more than the code has asked for so far. What code logs meanwhile it has logged before:
+        `holdfast worker` holds it back."""
         return self._core.replay.replaying
 
     @property
