@@ -53,6 +53,18 @@ def audible(level: int) -> bool:
     return len(_subscribers) > 1 or _subscribers != [log_events] or log.isEnabledFor(level)
 
 
+_held_back: list[Callable[[], bool]] = []
+
+
+def hold_back(when: Callable[[], bool]) -> None:
+    """What code logs where this is true does not come into the log of our own processes."""
+    _held_back.append(when)
+
+
+def held_back() -> bool:
+    return any(when() for when in _held_back)
+
+
 @contextlib.contextmanager
 def bound(**fields: Any) -> Iterator[None]:
     """Fields of the job that runs here; log lines written inside carry them."""

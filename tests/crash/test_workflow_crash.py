@@ -31,6 +31,9 @@ SILENT = """UPDATE holdfast.workers SET last_seen_at = last_seen_at - interval '
             WHERE pid = ANY (%s) AND status <> 'gone'"""
 SIGNALS = "SELECT name FROM holdfast.workflow_signals WHERE run_id = %s"
 FENCED = "SELECT id FROM holdfast.workers WHERE pid = %s AND fenced_at IS NOT NULL"
+# Of a step, in a process that stands still: it holds the run, and nobody can take it over before it goes on.
+HOLDS = """SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'
+           AND pid <> pg_backend_pid() AND state IN ('active', 'idle in transaction')"""
 SENT = """INSERT INTO holdfast.workflow_signals (run_id, name, sent_at, taken_by)
           SELECT id, '{}', holdfast.now(), {} FROM holdfast.workflow_runs"""
 LEFT = """SELECT (SELECT count(*) FROM holdfast.work w WHERE w.queue = 'workflows') AS work,
@@ -99,7 +102,7 @@ class Theatre:
             if died:
                 assert current.exitcode == -signal.SIGKILL
             if died or stands:
-                lost, paused = current, order.how == "pause"
+                lost, paused = current, order.how == "pause" or (stands and bool(self.kit.sql(HOLDS)))
                 self.kit.sql(SILENT, [[lost.pid]])
                 order = rest.pop(0) if rest else Order()
                 current = self.worker(order, url)

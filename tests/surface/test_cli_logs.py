@@ -1,17 +1,21 @@
 """The log of our own processes: events with their fields, users' lines with their job, and no way to forge either."""
 
+import functools
 import io
 import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.surface.running import unsafe
+from tests.workflows.memory_journal import Store, run
 
-from holdfast import telemetry
+from holdfast import SyncWorkflow, Workflow, telemetry
 from holdfast.cli.logs import LogFormat, LogLevel, choose, configure
+from holdfast.shapes.workflows.sync import run_in_thread
 
 JOB = {"job": "id-1", "task": "mail", "queue": "inbox", "attempt": 2, "worker": "w"}
 FORGED = "2026-01-01T00:00:00.000Z [info     ] job.completed            job=id-2"
@@ -168,3 +172,40 @@ def test_auto_is_console_at_a_terminal_and_json_elsewhere() -> None:
     assert choose(LogFormat.auto, Terminal()) is LogFormat.console
     assert choose(LogFormat.auto, io.StringIO()) is LogFormat.json
     assert choose(LogFormat.console, io.StringIO()) is LogFormat.console
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_a_workflow_logs_in_a_replay_or_as_it_leaves_is_held_back(
+    log: Callable[..., io.StringIO], plain: bool
+) -> None:
+    """What its steps log is new."""
+    said = logging.getLogger("shop")
+
+    def charge() -> None:
+        said.info("charged")
+
+    async def waits(wf: Workflow) -> None:
+        said.info("begins")
+        await wf.step(charge)
+        try:
+            await wf.sleep(60)
+        finally:
+            said.info("leaves")
+        said.info("slept")
+
+    def waits_plainly(wf: SyncWorkflow) -> None:
+        said.info("begins")
+        wf.step(charge)
+        try:
+            wf.sleep(60)
+        finally:
+            said.info("leaves")
+        said.info("slept")
+
+    stream = log(LogFormat.json)
+    store = Store()
+    flow: Any = functools.partial(run_in_thread, waits_plainly, arguments={}) if plain else waits
+    for _ in range(2):
+        await run(lambda wf: flow(workflow=wf) if plain else flow(wf), store)
+        store.clock += timedelta(seconds=61)
+    assert [line["event"] for line in lines(stream)] == ["begins", "charged", "leaves", "slept"]

@@ -11,6 +11,9 @@ from typer.testing import CliRunner, Result
 from holdfast import Holdfast, Run, Signal, Workflow, WorkflowType
 from holdfast.cli import app as cli
 from holdfast.cli.refusals import words as words_of
+from holdfast.shapes.workflows.messages import SignalMisfit, unfit
+from holdfast.store.settle import ASIDE
+from holdfast.tasks.convert import Misfit
 from holdfast.testing import Kit
 
 
@@ -153,3 +156,17 @@ def test_a_signal_with_which_code_has_gone_on_is_not_dropped(desk: Desk) -> None
         "run 'order:1' of approval went on with that signal: ship came after it. Let the code take what was sent, or fork "
         "the run from that call"
     )
+
+
+def test_a_reason_says_which_signal_it_is_and_text_that_was_sent_cannot() -> None:
+    at = "g1.0/pay#2/decided.received#3"
+    wrong = SignalMisfit(DECIDED, 17, at, Misfit("not bool, str 'x'"))
+    for before in ("", "needs a newer worker: ", f"{ASIDE}: "):
+        assert unfit(f"{before}diverged: {wrong}") == (at, 17)
+    for said in (f"diverged: {wrong}", f"needs a newer worker: diverged: {wrong}"):
+        assert (
+            unfit(f"diverged: the recorded result of 'ask' does not fit the code: not int, str {said!r}")
+            is None
+        )
+        assert unfit(f"needs a newer worker: diverged: not int, str '{said}'") is None
+    assert unfit(None) is None

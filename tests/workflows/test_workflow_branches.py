@@ -220,3 +220,14 @@ async def test_a_branch_cannot_have_the_name_of_one_that_has_none() -> None:
     ended = await run(flow)
     assert isinstance(ended, DeadLettered)
     assert ended.error.message == ("a branch cannot be called 'g1.0': that name is our own. Take another")
+
+
+async def test_a_branch_is_begun_once() -> None:
+    """Twice beside itself its steps would take their keys in no order."""
+
+    async def flow(wf: Workflow) -> None:
+        branch = wf.branch("pay", say, "x")
+        with pytest.raises(TypeError, match=r"this branch was begun before: .* Call wf\.branch\(\) again"):
+            await wf.gather(branch, branch)
+
+    assert isinstance(await run(flow), Completed)

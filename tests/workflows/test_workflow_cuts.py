@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workflows.memory_journal import RUN, MemoryJournal, Store, code_of
 
-from holdfast.model.outcome import Completed, Released, Suspended
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Released, Suspended
 from holdfast.shapes.workflows.bodies import current_step
 from holdfast.shapes.workflows.drive import drive
 from holdfast.shapes.workflows.faults import StepFailed
@@ -22,6 +22,7 @@ from holdfast.shapes.workflows.outgoing import event_id
 from holdfast.shapes.workflows.workflow import Workflow
 
 NOTE = Signal("note", int)
+MOST = 150
 LOST = "lost"  # of a branch that another wins against
 Program = list[Any]
 
@@ -37,27 +38,34 @@ in_branches = st.one_of(
     st.tuples(st.just("publish now"), st.sampled_from("xy")),
 )
 # A patch in a branch that is cut before its marker is written may go the old way: see test_a_patch_in_a_branch below.
+pushing = st.one_of(in_branches, st.tuples(st.just("push"), st.none()))
 leaf = st.one_of(in_branches, st.tuples(st.just("patch"), st.sampled_from("pq")))
-parallel = st.tuples(
-    st.just("gather"),
-    st.lists(
-        st.recursive(
-            st.lists(in_branches, max_size=4),
-            lambda inner: st.lists(
-                st.one_of(in_branches, st.tuples(st.just("gather"), st.lists(inner, min_size=1, max_size=3))),
-                max_size=4,
+
+
+def parallel(ops: Any) -> Any:
+    return st.tuples(
+        st.just("gather"),
+        st.lists(
+            st.recursive(
+                st.lists(ops, max_size=4),
+                lambda inner: st.lists(
+                    st.one_of(ops, st.tuples(st.just("gather"), st.lists(inner, min_size=1, max_size=3))),
+                    max_size=4,
+                ),
+                max_leaves=9,
             ),
-            max_leaves=9,
+            min_size=1,
+            max_size=3,
         ),
-        min_size=1,
-        max_size=3,
-    ),
-)
-programs = st.lists(st.one_of(leaf, parallel), max_size=4)
+    )
+
+
+programs = st.lists(st.one_of(leaf, parallel(in_branches)), max_size=4)
+sagas = st.lists(st.one_of(pushing, parallel(pushing)), max_size=4)
 
 
 def made(  # noqa: C901 one way for each operation
-    program: Program, bodies: Counter[str], store: Store
+    program: Program, bodies: Counter[str], store: Store, *, pushes: bool = False
 ) -> Any:
     """The program as a workflow. Bodies count themselves, and are never called for what is recorded."""
 
@@ -71,6 +79,9 @@ def made(  # noqa: C901 one way for each operation
             raise ValueError(word)
         return f"{word}:{key}"
 
+    async def undo() -> None:
+        await body("undo", False)
+
     async def writes(_: Any, word: str) -> str:
         return await body(word, False)
 
@@ -81,6 +92,8 @@ def made(  # noqa: C901 one way for each operation
 
     async def loses(wf: Workflow) -> str:
         """Its step may be recorded before the other has won, or not."""
+        if pushes:
+            wf.on_failure(undo)
         await wf.using(name=LOST).step(body, LOST, fails=False)
         await wf.sleep(999 * 3600)
         return LOST
@@ -108,6 +121,8 @@ def made(  # noqa: C901 one way for each operation
                 found.append(wf.patched(value))
             elif op == "uuid":
                 found.append(str(wf.uuid()))
+            elif op == "push":
+                wf.on_failure(undo)
             elif op.startswith("publish"):
                 sent = wf.publish(value, {"after": len(found)})
                 if op == "publish now":
@@ -117,7 +132,10 @@ def made(  # noqa: C901 one way for each operation
         return found
 
     async def flow(wf: Workflow) -> list[Any]:
-        return await play(wf, program)
+        found = await play(wf, program)
+        if pushes:
+            raise KeyError("it fails")
+        return found
 
     return flow
 
@@ -211,7 +229,7 @@ def test_a_patch_in_a_branch_is_remembered_when_the_end_is_verified() -> None:
     assert new_way is True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=MOST, deadline=None)
 @given(programs, st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=6))
 def test_a_program_that_is_cut_anywhere_ends_as_if_it_was_not(
     program: Program, cuts: list[tuple[int, bool]]
@@ -227,3 +245,40 @@ def test_a_program_that_is_cut_anywhere_ends_as_if_it_was_not(
     assert once.keys() == bodies.keys()
     assert set(once.values()) <= {1}
     assert all(count <= 1 + len(cuts) for count in bodies.values())
+
+
+async def undone(program: Program, cuts: list[tuple[int, bool]], cancel_at: int) -> Store:
+    """Until it has failed, or was cancelled, which is asked for after so many owners. From then on nothing waits."""
+    store, bodies = Store(), Counter[str]()
+    flow = made(program, bodies, store, pushes=True)
+    left = list(cuts)
+    for turn in range(200):
+        store.cancel = store.cancel or turn == cancel_at
+        at, after = left.pop() if left else (None, False)
+        outcome = await drive(code_of(flow), MemoryJournal(store, at, after=after), {}, verify=False)
+        if isinstance(outcome, Suspended):
+            assert not store.cancel, f"it was cancelled, and waits: {store.waits}"
+            store.clock = max(store.clock, min(w.until for w in store.waits if w.until is not None))
+        elif not isinstance(outcome, Released):
+            assert isinstance(outcome, DeadLettered | Cancelled), outcome
+            assert isinstance(outcome, DeadLettered) or store.cancel
+            assert all(count <= 1 + len(cuts) for count in bodies.values())
+            return store
+    raise AssertionError("it never ends")
+
+
+@settings(max_examples=MOST, deadline=None)
+@given(sagas, st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=6), st.integers(0, 9))
+def test_what_was_pushed_is_undone_last_first_wherever_the_run_is_cut_or_cancelled(
+    program: Program, cuts: list[tuple[int, bool]], cancel_at: int
+) -> None:
+    """In branches too, and in those that lost."""
+    store = asyncio.run(undone(program, cuts, cancel_at))
+    keys = [row.record.key for row in store.rows]
+    pushed = [key.removeprefix("saga/") for key in keys if key.startswith("saga/")]
+    made_undone = [key.removeprefix("undo/") for key in keys if key.startswith("undo/")]
+    last = [
+        key for key in made_undone if key not in pushed
+    ]  # pushed after the last record: nothing was done since
+    assert [key for key in made_undone if key not in last] == pushed[::-1]
+    assert made_undone[: len(last)] == last

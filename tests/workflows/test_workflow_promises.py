@@ -369,3 +369,51 @@ async def test_a_drain_lets_go_of_runs_that_rest_at_once_and_spends_no_attempt(
         for run in runs:
             assert await run.aresult(timeout=60) == "go"
     assert ran == ["once"] * 20, "what was recorded is not made again"
+
+
+def test_why_a_run_was_cancelled_is_said_where_its_end_is(app: Any, kit: Kit) -> None:
+    """Suspended, not begun, over its time, and as the child of one that was cancelled."""
+    asleep = app.waits.using(id="asleep").start("one")
+    waiting(kit, asleep)
+    assert asleep.cancel("no longer wanted")
+    early = app.waits.using(id="early", delay=HOUR).start("two")
+    assert early.cancel("too early")
+    late = app.waits.using(id="late", timeout=60).start("three")
+    family = app.parent.using(id="family").start("")
+    waiting(kit, family)
+    assert family.cancel("all of you")
+    over = app.waits.using(id="over", timeout=60).start("four")
+    kit.clock.advance(61)
+    for run, why in (
+        (asleep, "no longer wanted"),
+        (early, "too early"),
+        (late, "its timeout is over"),
+        (over, "its timeout is over"),
+        (family, "all of you"),
+        (app.waits.get("mine"), "all of you"),
+    ):
+        said = f"was cancelled: WorkflowCancelled: the run was cancelled: {why}$"
+        with pytest.raises(WorkflowFailed, match=said):
+            kit.workflows.run(run)
+    assert not {"two", "four"} & set(ran), "what had not begun does not begin"
+
+
+async def test_why_a_run_was_cancelled_is_said_to_code_that_rests(app: Holdfast, akit: Kit) -> None:
+    heard: list[str] = []
+
+    @app.workflow(sticky=60)
+    async def rests(wf: Workflow) -> str:
+        try:
+            return await wf.signal(STOP)
+        except WorkflowCancelled as error:
+            heard.append(str(error))
+            raise
+
+    akit.create_queues()
+    async with working(akit):
+        run = await rests.astart()
+        await await_until(lambda: akit.jobs()[0]["status"] == "processing", "it rests")
+        await run.acancel("enough")
+        with pytest.raises(WorkflowFailed, match="the run was cancelled: enough"):
+            await run.aresult(timeout=30)
+    assert heard == ["the run was cancelled: enough"]

@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app
-from holdfast.cli.nearby import nearby_server
+from holdfast.cli.found_server import nearby_server
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration

@@ -78,9 +78,15 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         level.value.upper()
     )  # a logger with a level of its own, as Django's, does not ask the root
     handler.setFormatter(formatter)
+    handler.addFilter(_is_new)
     logging.basicConfig(handlers=[handler], level=level.value.upper(), force=True)
     logging.captureWarnings(True)
     return chosen
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """Not what the code of a workflow says again in a replay."""
+    return record.name == telemetry.log.name or not telemetry.held_back()
 
 
 def _read_record(_: Any, __: str, event: _EventDict) -> _EventDict:

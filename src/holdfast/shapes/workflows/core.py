@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
 
+from ... import telemetry
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe
 from ...tasks.convert import Misfit
@@ -49,6 +50,18 @@ class Scope:
 
 
 current: ContextVar[Scope | None] = ContextVar("holdfast_workflow_scope", default=None)
+
+
+def _said_before() -> bool:
+    """Whether the code that runs here is in a replay, or leaves memory: it logs again what it logged, or will log."""
+    scope = current.get()
+    if scope is None:
+        return False
+    core = scope.core
+    return core.stopped is not None or not core._writes or core.replay.replaying
+
+
+telemetry.hold_back(_said_before)
 
 
 class Core(Records):
@@ -191,6 +204,12 @@ class Core(Records):
         """Whether a cancel would be raised at a call that begins now."""
         return scope.cancellable and not scope.cancel_raised
 
+    def cancels(self, scope: Scope) -> WorkflowCancelled:
+        """What a cancel raises, once in each line of execution."""
+        scope.cancel_raised = True
+        why = self.journal.cancelled.why
+        return WorkflowCancelled(f"the run was cancelled: {why}" if why else "the run was cancelled")
+
     async def compensates(self, yes: bool) -> None:
         """Say so, if that is new."""
         if self._behind == "call" and self._compensating != yes:
@@ -223,8 +242,7 @@ class Core(Records):
         scope.at = max(scope.at, row.at)
         record = row.record
         if record.outcome == "cancelled":
-            scope.cancel_raised = True
-            raise WorkflowCancelled(_reason(record.error))
+            raise self.cancels(scope)
         if record.outcome == "failed":
             raise failure(record)
         return row
@@ -239,11 +257,6 @@ def failure(record: Record) -> StepFailed:
         error.get("attempts", record.attempts),
         error.get("data"),
     )
-
-
-def _reason(error: str | None) -> str:
-    reason = json.loads(error).get("message") if error else None
-    return f"the run was cancelled: {reason}" if reason else "the run was cancelled"
 
 
 def cancelled(place: Place, kind: Kind, began: float) -> Record:

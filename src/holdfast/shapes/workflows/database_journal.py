@@ -41,6 +41,7 @@ First = Callable[[], Flow[bool]]  # before the body of a transaction
 Finish = Callable[[str], Flow[bool]]  # after it, with what it returned
 _LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
+TIMED_OUT = "its timeout is over"  # as the statements say it
 
 
 class DatabaseJournal:
@@ -73,7 +74,7 @@ class DatabaseJournal:
     def heard(self, seen: store.Seen) -> None:
         """By the recorder: what the latest look found."""
         if seen.cancelled or self._job._cancelled:
-            self.cancelled.set()
+            self.cancelled.set(seen.why)
         self.paused = seen.paused
         self._seen = seen
         if seen != self._known:
@@ -110,12 +111,12 @@ class DatabaseJournal:
     async def history(self) -> History:
         claimed = self._grant
         known = self._job.metadata.get("workflow") if claimed.generation == 1 else None
-        if known is not None:
+        if known is not None and "cancel" not in known:  # else the row says why
             at = datetime.fromisoformat(known["at"])
             over = "deadline" in known and datetime.fromisoformat(known["deadline"]) <= self.now()
-            cancelled = bool(known.get("cancel")) or over
             key = known.get("id", claimed.id_text)
-            found = History(key, claimed.id, claimed.version, 0, at, [], cancelled, "open")
+            why = TIMED_OUT if over else None
+            found = History(key, claimed.id, claimed.version, 0, at, [], over, "open", cancel_reason=why)
             if telemetry.audible(logging.DEBUG):
                 telemetry.emit(
                     "workflow.began", level=logging.DEBUG, workflow=claimed.task, run_id=claimed.id_text
@@ -129,7 +130,7 @@ class DatabaseJournal:
                 ) from None
         self._history = found
         if found.cancel_requested:
-            self.cancelled.set()
+            self.cancelled.set(found.cancel_reason)
         return found
 
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
@@ -185,7 +186,11 @@ class DatabaseJournal:
         self._job.record(store.TABLE, {"rows": [plain_row(row) for row in rows]})
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
-        return await self._recorder.decide(self._grant, wait, rows)
+        found = await self._recorder.decide(self._grant, wait, rows)
+        if found is not None and found.record.outcome == "cancelled" and self.cancelled.why is None:
+            seen = await self._recorder.run(lambda: store.changed([self._grant.id_text]))
+            self.cancelled.set(seen[self._grant.id_text].why)
+        return found
 
     async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
         """A statement of this run's own: it may have thousands to take."""
@@ -311,7 +316,7 @@ class DatabaseJournal:
                     'on_cancel="abandon"'
                 )
         cancelled = self.cancelled.is_set()
-        self._history = History(
-            history.id, history.run_id, history.version, era + 1, at, [], cancelled, "open"
+        self._history = history._replace(
+            era=era + 1, created_at=at, rows=[], cancel_requested=cancelled, state="open", seed=None
         )
         return self._history

@@ -43,7 +43,7 @@ State = Literal[
 _ENDED = ("completed", "failed", "cancelled", "terminated")
 
 
-_MAKES_DUE = ("start", "start_many", "signal", "cancel")
+_MAKES_DUE = ("start", "start_with_signal", "start_many", "signal", "cancel")
 
 
 class Reach:
@@ -86,6 +86,13 @@ class Reach:
 
     async def aready(self, queue: str) -> None:
         await cast(AppProducer, self._binding.require(self._name)).aready({queue})
+
+
+def check_message(message: object, verb: str) -> None:
+    if not isinstance(message, Message):
+        raise TypeError(
+            f"{verb}() takes what a Signal makes, not {shown(message)}. Write {verb}(CANCELLED(payload))"
+        )
 
 
 class Run(Generic[T_co]):
@@ -187,10 +194,7 @@ class Run(Generic[T_co]):
         return f"Run({self._workflow} {self.id!r})"
 
     def _signal(self, message: Message, key: str | None) -> Callable[[], Statement[str]]:
-        if not isinstance(message, Message):
-            raise TypeError(
-                f"signal() takes what a Signal makes, not {shown(message)}. Write run.signal(CANCELLED(payload))"
-            )
+        check_message(message, "signal")
         if key is not None:
             checks.key(key, "idempotency_key", InvalidOption, empty=False)
         return lambda: store.signal(self._workflow, self.id, message.name, message.payload, key)

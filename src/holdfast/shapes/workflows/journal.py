@@ -71,6 +71,7 @@ class History(NamedTuple):
     cancel_requested: bool
     state: str  # of the run: open, compensating, ...
     seed: UUID | None = None  # of a fork: the run whose random numbers it goes on with
+    cancel_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,10 @@ class CancelAsked(asyncio.Event):
     """Somebody asked for a cancel of the run."""
 
     then: Callable[[], None] | None = None  # called once, when that happens
+    why: str | None = None
 
-    def set(self) -> None:
+    def set(self, why: str | None = None) -> None:
+        self.why = self.why or why
         if self.is_set():
             return
         super().set()

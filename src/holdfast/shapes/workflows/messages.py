@@ -1,6 +1,5 @@
 """Signals: what is sent to a run, checked when it is sent and typed when it is received."""
 
-import ast
 import json
 import re
 from collections.abc import Sequence
@@ -107,15 +106,17 @@ class SignalMisfit(Misfit):
         )
 
 
+# How it was set aside may stand before it, in plain words: a value that somebody sent stands in quotes, behind it.
 _UNFIT = re.compile(
-    "diverged: the payload of signal .+?, number ([0-9]+) that (.+?) took, does not fit the code: "
+    "(?:[a-z, ]+: )?diverged: the payload of signal '[A-Za-z0-9_.-]+', number ([0-9]{1,9}) that '([A-Za-z0-9_./#-]+)' took, "
+    "does not fit the code: "
 )
 
 
 def unfit(reason: str | None) -> tuple[str, int] | None:
     """Of a run that was set aside for such a signal: the key of the call that took it, and which of those that it took."""
-    found = _UNFIT.search(reason or "")  # how it was set aside may stand before it
-    return (ast.literal_eval(found[2]), int(found[1])) if found else None
+    found = _UNFIT.match(reason or "")
+    return (found[2], int(found[1])) if found else None
 
 
 def taken(signal: Signal[T], key: str, result: str | None) -> Received[T]:

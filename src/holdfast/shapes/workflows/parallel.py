@@ -23,6 +23,7 @@ class Branch(Generic[T_co]):
         self._core = core
         self._scope = scope
         self._make = make
+        self._begun = False
 
     def __await__(self) -> Generator[Any, None, T_co]:
         return self._alone().__await__()
@@ -64,6 +65,13 @@ def _check(calls: Sequence[object], verb: str) -> None:
 
 
 def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
+    for call in calls:
+        if isinstance(call, Branch):
+            if call._begun:
+                raise TypeError(
+                    "this branch was begun before: its steps have their keys. Call wf.branch() again"
+                )
+            call._begun = True
     number = core.replay.branches(scope.name)
     inside = f"{scope.name}/" if scope.name else ""
     return [

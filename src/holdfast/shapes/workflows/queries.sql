@@ -5,6 +5,15 @@ SELECT ARRAY[s.run_id::text, s.created::text, s.conflict]
 FROM holdfast.workflow_start($1::text, $2::text::jsonb, $3::text, $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
                              make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s;
 
+-- name: workflow_start_with_signal
+-- anywhere
+-- The same, and what became of a signal to that run: the functions see what was written before them in this statement.
+-- $12 name, $13 payload, $14 idempotency key
+SELECT ARRAY[s.run_id::text, s.created::text, s.conflict,
+             CASE WHEN s.conflict IS NULL THEN holdfast.workflow_signal($1::text, $3::text, $12::text, $13::text::jsonb, $14::text) END]
+FROM holdfast.workflow_start($1::text, $2::text::jsonb, $3::text, $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
+                             make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s;
+
 -- name: workflow_start_many
 -- anywhere
 -- Runs of one workflow with the same options. Run, whether it is new, and conflict of each, in their order.
@@ -133,9 +142,10 @@ WITH ok AS MATERIALIZED (
 UPDATE holdfast.workflow_runs r SET state = $5::text FROM run WHERE r.id = run.id AND r.state = $6::text;
 
 -- name: workflow_changed
--- What came for runs that rest, or are at work: how many messages are unread, the last of them, and whether a cancel or a pause was asked for.
+-- What came for runs that rest, or are at work: how many messages are unread, the last of them, and whether a cancel or a pause was asked for, and why.
 -- $1 ids
-SELECT r.id::text, coalesce(s.unread, 0), coalesce(s.last, 0), r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.paused_at IS NOT NULL
+SELECT r.id::text, coalesce(s.unread, 0), coalesce(s.last, 0), r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.paused_at IS NOT NULL,
+       CASE WHEN r.cancel_requested_at IS NOT NULL THEN nullif(r.cancel_reason, '') WHEN r.deadline <= holdfast.now() THEN 'its timeout is over' END
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id
 LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.workflow_signals s WHERE s.run_id = d.id AND s.taken_by IS NULL OFFSET 0) s ON true;
@@ -144,6 +154,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.w
 -- What claims of these runs find: a row for each record in the order in which they were written, and one for a run without any.
 -- $1 ids
 SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL, r.seed,
+       CASE WHEN r.cancel_requested_at IS NOT NULL THEN nullif(r.cancel_reason, '') WHEN r.deadline <= holdfast.now() THEN 'its timeout is over' END,
        s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id

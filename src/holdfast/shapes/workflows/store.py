@@ -12,6 +12,7 @@ from ...sql import query_in
 from ...store.arrays import int_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named, nothing
 from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
+from .messages import Message
 from .outgoing import NewEvent, event_json
 from .rows import columns, row_json, rows_json, texts, values
 
@@ -24,6 +25,20 @@ TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 def start(run: StartRun, metadata: str | None = None, timeout: float | None = None) -> Statement[Started]:
     params = (run.workflow, run.payload, run.id or None, *_options(run, metadata, timeout))
     return named("workflow_start", params, lambda rows: _started(rows[0]))
+
+
+def start_with_signal(
+    run: StartRun, message: Message, key: str | None, timeout: float | None = None
+) -> Statement[tuple[Started, str | None]]:
+    """And what became of the signal; None: nothing was started."""
+
+    def decode(rows: Sequence[Row]) -> tuple[Started, str | None]:
+        ((*started, sent),) = rows[0]
+        return _started((started,)), sent
+
+    options = _options(run, None, timeout)
+    params = (run.workflow, run.payload, run.id, *options, message.name, message.payload, key)
+    return named("workflow_start_with_signal", params, decode)
 
 
 def start_many(
@@ -245,6 +260,7 @@ class Seen(NamedTuple):
     last: int
     cancelled: bool
     paused: bool
+    why: str | None = None  # it was cancelled
 
 
 def changed(runs: Sequence[str]) -> Statement[dict[str, Seen]]:
@@ -265,14 +281,14 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
     def decode(rows: Sequence[Row]) -> dict[str, tuple[History, bool]]:
         found: dict[str, tuple[History, bool]] = {}
         for row in rows:
-            run_id, key, version, era, at, cancelled, state, ended, seed = row[:9]
+            run_id, key, version, era, at, cancelled, state, ended, seed, why = row[:10]
             if run_id not in found:
-                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed)
+                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed, why)
                 found[run_id] = (new, ended)
-            if row[9] is not None:
+            if row[10] is not None:
                 written = found[run_id][0].rows
                 assert isinstance(written, list)
-                written.append(_stored(row[9:]))
+                written.append(_stored(row[10:]))
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)

@@ -18,7 +18,7 @@ from . import parallel
 from .bodies import PLAIN
 from .calls import Steps, using
 from .core import Core, Scope
-from .faults import ContinueAsNew, WorkflowCancelled
+from .faults import ContinueAsNew
 from .journal import Kind, Record, Stored, Wait
 from .messages import Received, Signal, SignalMisfit, loaded, taken
 from .outgoing import Events, event_id
@@ -69,7 +69,8 @@ class Workflow(Steps):
 
     @property
     def replaying(self) -> bool:
-        """Whether the history has more than the code has asked for so far."""
+        """Whether the history has more than the code has asked for so far. What code logs meanwhile it has logged before:
+        `holdfast worker` holds it back."""
         return self._core.replay.replaying
 
     @property
@@ -278,8 +279,7 @@ class Workflow(Steps):
         core = self._core
         scope = core.scope("continue_as_new")
         if core.journal.cancelled.is_set() and core.may_cancel(scope):
-            scope.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
-            raise WorkflowCancelled("the run was cancelled")
+            raise core.cancels(scope)  # not recorded: who asked stays, and a replay raises it too
         raise ContinueAsNew(self._encode(args, kwargs))
 
     def _seed(self, what: str) -> bytes:

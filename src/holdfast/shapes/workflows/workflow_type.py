@@ -7,14 +7,16 @@ from uuid import uuid4
 
 from ...errors import InvalidOption
 from ...model.duration import Duration, seconds
+from ...store.statement import Statement
 from ...tasks import checks
 from ...tasks.codec import Codec
 from ...tasks.definition import Binding
 from ...tasks.payload import shown
 from ...tasks.writer import unknown_queue
 from . import store
-from .handles import Reach, Run
+from .handles import Reach, Run, check_message
 from .journal import Started, StartRun
+from .messages import Message
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +34,7 @@ class Starting:
     timeout: float | None = None
     priority: int = 0
     tags: tuple[str, ...] = ()
+    signal_key: str | None = None
 
 
 class NewRun(Generic[T_co]):
@@ -80,12 +83,30 @@ class WorkflowUsing(Generic[P, T]):
         made = await reach.astart(new, options.timeout, options.conn)
         return self._run(reach, new, made)
 
+    def start_with_signal(self, message: Message, /, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """Start a run and send it a signal, both or neither: `cart.using(id="cart:7").start_with_signal(ADDED("pen"), 7)`.
+        A run that is there is sent the signal alone; where it has ended, InvalidOption says so. `using(signal_key=)`: the
+        same key twice is one signal."""
+        reach, new, make = self._with_signal(message, args, kwargs)
+        reach.ready(self._workflow.queue)
+        made, sent = reach.run(make, self._options.conn, "start_with_signal")
+        return self._sent(reach, new, made, sent)
+
+    async def astart_with_signal(self, message: Message, /, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """`await cart.using(id="cart:7").astart_with_signal(ADDED("book"), 7)`: see start_with_signal()."""
+        reach, new, make = self._with_signal(message, args, kwargs)
+        await reach.aready(self._workflow.queue)
+        made, sent = await reach.arun(make, self._options.conn, "start_with_signal")
+        return self._sent(reach, new, made, sent)
+
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewRun[T]:
         """A run to start with others: `checkout.start_many([checkout.using(id="checkout:1").new(1, cents=5)])`."""
         return NewRun(self._new(args, kwargs), self._options)
 
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartRun:
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, signals: bool = False) -> StartRun:
         flow, options = self._workflow, self._options
+        if options.signal_key is not None and not signals:
+            raise InvalidOption("signal_key is of the signal of start_with_signal(): leave it out")
         return StartRun(
             flow.name,
             flow.version,
@@ -97,6 +118,26 @@ class WorkflowUsing(Generic[P, T]):
             options.tags,
             options.if_exists,
         )
+
+    def _with_signal(
+        self, message: Message, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Reach, StartRun, Callable[[], Statement[tuple[Started, str | None]]]]:
+        check_message(message, "start_with_signal")
+        options, new = self._options, self._new(args, kwargs, signals=True)
+
+        def make() -> Statement[tuple[Started, str | None]]:
+            return store.start_with_signal(new, message, options.signal_key, options.timeout)
+
+        return self._workflow._reach(), new, make
+
+    def _sent(self, reach: Reach, new: StartRun, made: Started, sent: str | None) -> Run[T]:
+        run = self._run(reach, new, made)
+        if sent == "ended":
+            raise InvalidOption(
+                f"run {new.id!r} of {new.workflow} has ended: the signal was not sent, and nothing was started. "
+                'To start a new one, write using(if_exists="restart_ended")'
+            )
+        return run
 
     def _run(self, reach: Reach, new: StartRun, made: Started) -> Run[T]:
         if made.conflict is not None:
@@ -162,13 +203,17 @@ class WorkflowType(Generic[P, T]):
         timeout: Duration | None = None,
         priority: int = 0,
         tags: Sequence[str] = (),
+        signal_key: str | None = None,
     ) -> WorkflowUsing[P, T]:
         """Options of a start: `checkout.using(id="checkout:9182", conn=conn).start(9182, cents=995)`.
 
-        `id`: one run per id and workflow. `timeout`: of the whole run, which is cancelled then."""
+        `id`: one run per id and workflow. `timeout`: of the whole run, which is cancelled then. `signal_key`: the
+        idempotency key of the signal of start_with_signal()."""
         fail = InvalidOption
         if id is not None:
             checks.key(id, "id", fail, empty=False)
+        if signal_key is not None:
+            checks.key(signal_key, "signal_key", fail, empty=False)
         if if_exists not in ("same", "restart_ended", "refuse"):
             raise fail(f"if_exists must be same, restart_ended or refuse, not {shown(if_exists)}")
         options = Starting(
@@ -179,6 +224,7 @@ class WorkflowType(Generic[P, T]):
             None if timeout is None else checks.period(_ahead(timeout, "timeout"), "timeout", fail),
             checks.integer(priority, "priority", -100, 100, fail),
             checks.tags(tags, fail),
+            signal_key,
         )
         return WorkflowUsing(self, options)
 
