@@ -64,16 +64,21 @@ def _path(what: Statement[Any] | Flow[Any]) -> bool | None:
     return None if isinstance(what, Statement) and what.runs_anywhere else False
 
 
-@contextlib.contextmanager
-def _no_silent_rollback() -> Iterator[None]:
+class _NoSilentRollback:
     """The driver swallows its Rollback at the end of the transaction block; an attempt must not end without a word."""
-    try:
-        yield
-    except psycopg.Rollback as error:
-        raise RuntimeError(
-            "the handler raised psycopg.Rollback, so nothing of it stays. "
-            "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
-        ) from error
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, psycopg.Rollback):
+            raise RuntimeError(  # noqa: TRY004 nothing has a wrong type
+                "the handler raised psycopg.Rollback, so nothing of it stays. "
+                "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
+            ) from error
+
+
+_no_silent_rollback = _NoSilentRollback()
 
 
 class Lender(Protocol):
@@ -246,7 +251,7 @@ class Database:
                         conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     if first is not None and not drive(conn, first()):
                         raise LeaseLost
-                    with _no_silent_rollback():
+                    with _no_silent_rollback:
                         value = body(Transaction(conn))
                     finishing = True
                     end = finish(value)
@@ -271,28 +276,30 @@ class Database:
     ) -> T:
         finishing = False
         pools = await self._aready()
-        async with pools.aconnection(lent=True) as conn:
-            try:
-                async with AsyncBlock(conn) as block:
-                    if limit is not None:
-                        await conn.execute(LIMIT, [max(1, round(limit * 1000))])
-                    if first is not None and not await adrive(conn, first()):
+        pool, conn = await pools.atake(lent=True)
+        try:
+            async with AsyncBlock(conn) as block:
+                if limit is not None:
+                    await conn.execute(LIMIT, [max(1, round(limit * 1000))])
+                if first is not None and not await adrive(conn, first()):
+                    raise LeaseLost
+                with _no_silent_rollback:
+                    value = await body(AsyncTransaction(conn))
+                finishing = True
+                end = finish(value)
+                message = pools.ending(conn, end) if isinstance(end, Last) else None
+                if message is None:
+                    if not await adrive(conn, end.otherwise() if isinstance(end, Last) else end):
                         raise LeaseLost
-                    with _no_silent_rollback():
-                        value = await body(AsyncTransaction(conn))
-                    finishing = True
-                    end = finish(value)
-                    message = pools.ending(conn, end) if isinstance(end, Last) else None
-                    if message is None:
-                        if not await adrive(conn, end.otherwise() if isinstance(end, Last) else end):
-                            raise LeaseLost
-                        message = pools.ending(conn, None)
-                    failpoints.point("transaction.commit")
-                    if message is not None:
-                        await block.end(message)
-            except psycopg.Error as error:
-                raise (translate(error) if finishing or conn.broken else None) or error from error
-            return value
+                    message = pools.ending(conn, None)
+                failpoints.point("transaction.commit")
+                if message is not None:
+                    await block.end(message)
+        except psycopg.Error as error:
+            raise (translate(error) if finishing or conn.broken else None) or error from error
+        finally:
+            await pools.agive_back(pool, conn, lent=True)
+        return value
 
     def close(self) -> None:
         if self._resolved is not None and self._resolved[0] == os.getpid():

@@ -7,20 +7,24 @@ committed, as ever.
 What is prepared here by name stays prepared, with its plan, on a connection that is ours from the server to its end.
 """
 
+import asyncio
+import re
 from typing import Any, NamedTuple, TypeGuard
 
 import psycopg
 from psycopg import errors, generators
 from psycopg.abc import PQGen
-from psycopg.pq import Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq import ConnStatus, Escaping, ExecStatus, PipelineStatus, TransactionStatus
 
 from ..errors import LeaseLost
 from ..store.statement import REFUSED, Last
 from .connect import AnyConnection
+from .ear import Ear
 from .faults import Contended
 
 _UNKNOWN, _TWICE = "26000", "42P05"  # no such prepared statement; it is there already
 _LEFT = "holdfast_left"
+_NO_QUOTES = re.compile(r"[A-Za-z0-9_.:-]*")  # ids, names and a result of null
 _PASSED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
@@ -49,10 +53,60 @@ class OwnConnection(_Own, psycopg.Connection[Any]):
         return super()._deallocate(name)
 
 
+class _Interrupted:
+    """A generator of the driver's in which somebody who waited was interrupted."""
+
+    def __init__(self, work: Any, error: BaseException) -> None:
+        self._work = work
+        self._error: BaseException | None = error
+
+    def __next__(self) -> Any:
+        if self._error is None:
+            return next(self._work)
+        error, self._error = self._error, None
+        raise error
+
+    def send(self, ready: int) -> Any:
+        return self._work.send(ready)
+
+
 class OwnAsyncConnection(_Own, psycopg.AsyncConnection[Any]):
+    """While it is lent it keeps its place in the event loop from one statement to the next: to take one and leave it, with a
+    timer beside it, takes longer than to send a statement."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: set[str] = set()
+        self._ear: Ear | None = None
+
+    def listen(self) -> None:
+        """Until deafen(), which must come before its socket is closed."""
+        self._ear = Ear(self.pgconn.socket)
+
+    def deafen(self) -> None:
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.close()
+
+    async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        ear = self._ear
+        if ear is None or args or kwargs:
+            if ear is not None:
+                ear.close()  # the driver takes its place, and leaves none
+            return await super().wait(gen, *args, **kwargs)
+        try:
+            return await ear.hear(gen)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
+            self.deafen()
+            interrupted: Any = _Interrupted(gen, error)
+            return await super().wait(interrupted)  # which asks the server to cancel it
+        finally:
+            if self.pgconn.status != ConnStatus.OK:  # and its socket may be closed
+                self.deafen()
+
+    async def close(self) -> None:
+        self.deafen()
+        await super().close()
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         if name is None:
@@ -107,6 +161,8 @@ def _literal(conn: Own, value: str | int | bool | None) -> bytes:
     if value is None:
         return b"NULL"
     if isinstance(value, str):
+        if _NO_QUOTES.fullmatch(value):
+            return b"'%s'" % value.encode()
         return bytes(Escaping(conn.pgconn).escape_literal(value.encode()))
     return str(value).lower().encode()
 

@@ -232,6 +232,13 @@ class Pools:
 
     @contextlib.asynccontextmanager
     async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[OwnAsyncConnection]:
+        pool, conn = await self.atake(lent)
+        try:
+            yield conn
+        finally:
+            await self.agive_back(pool, conn, lent)
+
+    async def atake(self, lent: bool | None) -> tuple[AsyncPool, OwnAsyncConnection]:
         loop = asyncio.get_running_loop()
         pid, pool = self._async.get(loop, (0, None))
         if pool is None or pid != os.getpid():
@@ -246,20 +253,27 @@ class Pools:
             if turn := _turn(conn, lent):
                 await conn.execute(turn.encode())
                 conn.is_theirs = bool(lent)
-            yield conn
-        finally:
-            if lent and not conn.closed and not _was_reset(conn):
-                back = asyncio.ensure_future(self._reset(pool, conn))
-                self._returning.add(back)
-                back.add_done_callback(self._returning.discard)
-                # A handler cancelled at this point must not cost the pool a connection.
-                await asyncio.shield(back)
-            else:
-                if lent:
-                    _restore(conn)
-                    conn.is_theirs = True
-                conn.used_at = time.monotonic()
-                pool.give_back(conn)
+        except BaseException:
+            await self.agive_back(pool, conn, lent)
+            raise
+        if lent:
+            conn.listen()
+        return pool, conn
+
+    async def agive_back(self, pool: AsyncPool, conn: OwnAsyncConnection, lent: bool | None) -> None:
+        conn.deafen()
+        if lent and not conn.closed and not _was_reset(conn):
+            back = asyncio.ensure_future(self._reset(pool, conn))
+            self._returning.add(back)
+            back.add_done_callback(self._returning.discard)
+            # A handler cancelled at this point must not cost the pool a connection.
+            await asyncio.shield(back)
+            return
+        if lent:
+            _restore(conn)
+            conn.is_theirs = True
+        conn.used_at = time.monotonic()
+        pool.give_back(conn)
 
     def _forget_ended_loops(self) -> None:
         """A loop that ended without aclose() left connections that nobody can await any more; its pool keeps it alive."""

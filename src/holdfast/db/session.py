@@ -18,6 +18,7 @@ from ..model.clock import Clock
 from ..settings import Settings
 from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
+from .ear import waited
 from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
 from .reachability import Reachability
@@ -33,63 +34,10 @@ class LoopConnection(psycopg.AsyncConnection[Any]):
         try:
             if args or kwargs:
                 return await waiting.wait_async(gen, self.pgconn.socket, *args, **{"interval": 0.1, **kwargs})
-            return await _waited(gen, self.pgconn.socket)
+            return await waited(gen, self.pgconn.socket)
         except asyncio.CancelledError:
             self.pgconn.finish()
             raise
-
-
-async def _waited(work: Any, socket: int) -> Any:
-    """As the driver's own wait_async(), without its timers: a session has its own limit of time."""
-    ear = _Ear(socket)
-    try:
-        wanted = next(work)
-        while True:
-            wanted = work.send(await ear.until(wanted))
-    except StopIteration as done:
-        return done.value
-    except OSError as error:
-        raise psycopg.OperationalError("the socket was closed") from error
-    finally:
-        ear.close()
-
-
-class _Ear:
-    """Hears when a socket is ready. A large answer comes in dozens of pieces: its reader stays from one to the next."""
-
-    def __init__(self, socket: int) -> None:
-        self._socket = socket
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] | None = None
-        self._ready = 0
-        self._reads = False
-
-    def _heard(self, what: int) -> None:
-        self._ready |= what
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def until(self, wanted: int) -> int:
-        """Until it can be read, or written, as wanted. Answers which."""
-        if self._reads != bool(wanted & waiting.WAIT_R):
-            self._reads = not self._reads
-            if self._reads:
-                self._loop.add_reader(self._socket, self._heard, waiting.READY_R)
-            else:
-                self._loop.remove_reader(self._socket)
-        if writes := bool(wanted & waiting.WAIT_W):
-            self._loop.add_writer(self._socket, self._heard, waiting.READY_W)
-        self._ready, self._future = 0, self._loop.create_future()
-        try:
-            await self._future
-        finally:
-            if writes:
-                self._loop.remove_writer(self._socket)
-        return self._ready
-
-    def close(self) -> None:
-        if self._reads:
-            self._loop.remove_reader(self._socket)
 
 
 class Session:

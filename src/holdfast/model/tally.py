@@ -51,6 +51,9 @@ class Sums:
         if not runs:
             return
         self.completed += len(runs)
+        if len(runs) == 1:
+            self.attempt(runs[0], waits[0])
+            return
         self.run_seconds += sum(runs)
         self.wait_seconds += sum(waits)
         runs, waits = sorted(runs), sorted(waits)  # as they mostly are

@@ -164,12 +164,14 @@ class Executor:
     async def _attempt(
         self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]
     ) -> Outcome:
-        limit = asyncio.timeout(None if self._supervised else handler.timeout)
+        limit = None if self._supervised or handler.timeout is None else asyncio.timeout(handler.timeout)
         try:
+            if limit is None:
+                return await self._call(handler, job, arguments)
             async with limit:
                 return await self._call(handler, job, arguments)
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
-            if is_timeout(error, limit):
+            if limit is not None and is_timeout(error, limit):
                 running.interrupt("timeout")
                 return handler.timed_out(job.attempt)
             return decide(error, running, handler)
@@ -186,7 +188,7 @@ class Executor:
             return completion(job, handler, value)
 
         def finish(value: object) -> Any:
-            result = handler.encode(value)
+            result = NOTHING.result if value is None and handler.returns_none else handler.encode(value)
             job._completes()
             outcome = Completed(result, job._beside)
             return settle_last(Settlement(job._claimed, outcome, keep=handler.keep), self._worker())

@@ -24,6 +24,7 @@ _EVERY = 5.0
 _MOST = 1000  # pairs of queue and task; a row can name any task
 _OTHERS = "(others)"
 _AGAIN = 0.1
+_NONE = Sums()  # of no task: nothing is counted there
 
 
 class Tally(Service):
@@ -55,7 +56,7 @@ class Tally(Service):
 
     def completed(self, held: Iterable[Running | None], now: float) -> None:
         """Count jobs that were just completed. A worker has thousands at a time."""
-        queue, task, sums = "", "", Sums()
+        queue, task, sums = "", "", _NONE
         runs, waits = list[float](), list[float]()  # of one task and queue
         for running in held:
             if running is None:
@@ -81,7 +82,9 @@ class Tally(Service):
 
     def _of(self, queue: str, task: str) -> Sums:
         key = (queue, task)
-        if key not in self._sums and len(self._sums) >= _MOST:
+        if (found := self._sums.get(key)) is not None:
+            return found
+        if len(self._sums) >= _MOST:
             key = (queue, _OTHERS)
         return self._sums.setdefault(key, Sums())
 
