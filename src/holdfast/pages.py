@@ -259,6 +259,8 @@ class Asked:
     path: Given  # the parts of its path
     query: Given
     tasks: TaskSet  # of the app, as far as it is known
+    who: str = ""  # asks
+    role: Role = "viewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,7 @@ class Said:
     data: Any = None
     page: str = ""  # where it can be seen
     secret: str = ""  # shown once
+    undo: Offer | None = None  # what takes it back; offered for a few seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
 operations      SuD     S            Siu
+redriven        SIUD    S            SIUD
+web_views       -       S            SIUD
+web_requests    -       S            SIUD
 samples         SD      S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD

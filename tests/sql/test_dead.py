@@ -1,5 +1,6 @@
 """Dead letters: lists by death and by error, and a redrive that forgets nothing."""
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -16,6 +17,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.model.outcome import Failed
 from holdfast.operate import dead
 from holdfast.operate.bulk import Done
+from holdfast.operate.dead import redrive_verb
+from holdfast.operate.operations import carry_on
 from holdfast.operate.operator import Operator
 from holdfast.operate.refusal import why
 from holdfast.store import dead as store
@@ -273,10 +276,42 @@ def test_a_rate_spreads_them_out_from_now_on_the_oldest_first(conn: Conn, databa
     assert due[0] <= one(conn, "SELECT holdfast.now()")
     assert due[-1] - due[0] == pytest.approx(timedelta(seconds=15), abs=timedelta(seconds=10))
     (selection,) = (r[0] for r in conn.execute("SELECT selection FROM holdfast.audit"))
-    assert selection == {"all": True, "per_second": 100.0}
+    assert (UUID(selection.pop("act")), selection)[1] == {"all": True, "per_second": 100.0}
 
 
 def test_no_rate_is_so_slow_that_a_date_overflows(conn: Conn, database: Database) -> None:
     bury_many(conn, 20)
     assert redrive_all(database, rate=1e-12).count == 20
     assert one(conn, "SELECT max(available_at) < now() + interval '11 years' FROM holdfast.work")
+
+
+def test_the_name_of_a_group_does_not_tell_its_error(conn: Conn, database: Database) -> None:
+    """Whoever guesses an error cannot see by the name that he is right: another database names the same error otherwise."""
+    bury_many(conn, 3, error="'ValueError: password=hunter2'")
+    ann = Operator(database, "ann")
+    (group,) = ann.group_dead().groups
+    plain = hashlib.sha256(b"work\x1fValueError: password=hunter#").hexdigest()[:8]
+    assert group.id != plain
+    assert ann.list_dead(DeadFilter(group=plain)).dead_letters == []
+    assert len(ann.list_dead(DeadFilter(group=group.id)).dead_letters) == 3
+    conn.execute("UPDATE holdfast.engine SET salt = gen_random_uuid()")
+    (other,) = ann.group_dead().groups
+    assert other.id != group.id
+    assert ann.preview_dead(redrive_verb(), DeadFilter(group=group.id)).count.count == 0
+
+
+def test_an_operation_over_a_group_of_another_release_is_begun_anew(conn: Conn, database: Database) -> None:
+    """It named groups otherwise: to find none would look as if it were done."""
+    bury_many(conn, 3)
+    ann = Operator(database, "ann")
+    (group,) = ann.group_dead().groups
+    begun = ann.begin_operation(redrive_verb(), DeadFilter(group=group.id))
+    assert begun.selection == {
+        "group": group.id,
+        "salted": True,
+    }  # which the other one does not know, and leaves
+    conn.execute("UPDATE holdfast.operations SET selection = selection - 'salted'")
+    ann.run(carry_on("w", uuid4(), begun.id))
+    found = ann.find_operation(begun.id)
+    assert (found.state, found.done) == ("waiting", 0)
+    assert "named its group otherwise: begin it anew" in (found.fault or "")

@@ -656,3 +656,16 @@ def test_copy(shop: Kit, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cli.refused("jobs", "retry", old).endswith(
         f"completed. To run a copy of it: holdfast jobs copy {old}"
     )
+
+
+def test_undo(shop: Kit, cli: Cli) -> None:
+    (job_id,) = send(shop)
+    cli("jobs", "cancel", job_id)
+    (entry,) = cli.json("audit")["audit"]
+    assert cli.text("undo", str(entry["id"])) == "Revived: 1\n"
+    assert state(shop, job_id) == "pending"
+    undone = cli.json("audit", "--verb", "undo")["audit"]
+    assert [one["selection"]["entry"] for one in undone] == [entry["id"]]
+    assert "is not cancelled: it is pending" in cli.refused("undo", str(entry["id"]))
+    assert "which has no undo" in cli.refused("undo", str(undone[0]["id"]))
+    assert cli.refused("undo", "999").endswith("The list: holdfast audit")

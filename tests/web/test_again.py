@@ -1,11 +1,18 @@
-"""Run a copy of a job, on its page and by programs."""
+"""Run a copy of a job, and undo what was done, on pages and by programs."""
 
+import html
+import re
+from collections.abc import Callable
 from uuid import UUID
 
+import httpx
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 from tests.web.test_job_filters import TOKEN
 
+from holdfast.operate.dead import redrive_verb
+from holdfast.operate.operator import Operator
+from holdfast.store.dead import DeadFilter
 from holdfast.testing import Kit
 
 
@@ -49,3 +56,65 @@ async def test_metadata_that_is_no_copys_is_no_link(mara: Surfer, kit: Kit, shop
     ):
         kit.sql("UPDATE holdfast.work SET metadata = %s", [said])
         assert "Copy of" not in await mara.page(f"/jobs/{shop.waiting}")
+
+
+async def _undone(mara: Surfer, answer: httpx.Response) -> httpx.Response:
+    """Press the Undo of the page that follows an act."""
+    assert answer.status_code == 303, answer.text
+    text = await mara.page(answer.headers["location"])
+    form = text[text.index("data-undo") :]
+    form = form[: form.index("</form>")]
+    assert ">Undo</button>" in form
+    sent = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form))
+    (action,) = re.findall(r'action="([^"]+)"', form)
+    assert "data-undo" not in await mara.page(answer.headers["location"])  # it is offered once
+    return await mara.post(action, sent)
+
+
+async def test_undo_is_offered_where_an_act_has_one(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    before = kit.job(shop.waiting)
+    answer = await _undone(mara, await mara.confirm(f"/acts/jobs-cancel?ids={shop.waiting}&back=jobs"))
+    assert answer.status_code == 303, answer.text
+    now = kit.job(shop.waiting)
+    assert (now["status"], now["available_at"]) == ("scheduled", before["available_at"])
+    answer = await _undone(mara, await mara.confirm(f"/acts/dead-redrive?ids={shop.dead}&back=dead"))
+    assert "1 job as before" in html.unescape(await mara.page(answer.headers["location"]))
+    assert kit.job(shop.dead)["status"] == "dead_letter"
+    csrf = re.findall(r'name="csrf" value="([^"]*)"', await mara.page("/queues/mail"))[0]
+    answer = await _undone(mara, await mara.post("/acts/queue-pause", {"queue": "mail", "csrf": csrf}))
+    assert kit.sql("SELECT paused_at FROM holdfast.queues WHERE name = 'mail'") == [{"paused_at": None}]
+    acts = [row["action"] for row in kit.sql("SELECT action FROM holdfast.audit ORDER BY id")]
+    assert acts == ["jobs cancel", "undo", "dead redrive", "undo", "queue pause", "queue resume"]
+    discarded = await mara.confirm(f"/acts/dead-discard?ids={shop.dead}&back=dead", typed="1")
+    assert "data-undo" not in await mara.page(discarded.headers["location"])
+
+
+async def test_a_program_undoes_by_the_entry(
+    mara: Surfer, surfer_of: Callable[..., Surfer], shop: Shop
+) -> None:
+    act = {"ids": str(shop.dead)}
+    done = (await mara.client.post("/api/v1/acts/dead-redrive", json=act, headers=TOKEN)).json()["done"]
+    viewer = surfer_of("viewer")
+    entry = {"entry": str(done["audit"])}
+    refused = await viewer.client.post("/api/v1/acts/undo", json=entry, headers=TOKEN)
+    assert refused.status_code == 403
+    answer = await mara.client.post("/api/v1/acts/undo", json=entry, headers=TOKEN)
+    assert answer.json()["done"]["results"] == {"buried_again": 1}
+    answer = await mara.client.post("/api/v1/acts/undo", json=entry, headers=TOKEN)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "nothing_left")
+    for wrong in ("0", "-1", "99999999999999999999", "x"):
+        answer = await mara.client.post("/api/v1/acts/undo", json={"entry": wrong}, headers=TOKEN)
+        assert answer.status_code == 400, wrong
+
+
+async def test_an_operation_that_ended_offers_its_undo(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    operator = Operator(kit.database, "ann")
+    begun = await operator.begin_operation.arun(redrive_verb(), DeadFilter())
+    assert "Undo what has not started" not in await mara.page(f"/operations/{begun.id}")
+    await operator.run_operation.arun(begun.id)
+    assert "Undo what has not started" in await mara.page(f"/operations/{begun.id}")
+
+
+async def test_nobody_else_says_what_was_done(mara: Surfer) -> None:
+    mara.client.cookies.set("holdfast_said", "WyJnb3QgeW91IiwgbnVsbF0=.abc")
+    assert "got you" not in await mara.page("/jobs")

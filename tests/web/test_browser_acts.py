@@ -128,6 +128,7 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
     (hook,) = (row["id"] for row in shop.sql("SELECT id FROM holdfast.webhook_endpoints"))
     runs = {r["key"]: r["id"] for r in shop.sql("SELECT key, id FROM holdfast.workflow_runs")}
     group = operator.group_dead().groups[0].id
+    named = next(iter(operator.find_job(dead[1]).job.payload))
     first = [
         ("queues", "queue pause", {}), ("queues", "queue resume", {}),
         ("queues/mail", "queue set", {"value": "5"}), ("queues", "queue create", {"queue": "late"}),
@@ -138,7 +139,10 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         (f"jobs/{later[0]}", "jobs edit", {"priority": "5"}), (f"jobs/{later[0]}", "jobs retry", {}),
         (f"jobs/{later[1]}", "jobs cancel", {"reason": "a test"}), (f"jobs/{later[2]}", "jobs discard", {}),
         (f"jobs/{dead[0]}", "dead redrive", {"rate": "10/s"}), (f"jobs/{dead[1]}", "jobs copy", {"priority": "5"}),
+        (f"jobs/{dead[1]}", "jobs reveal", {"field": f"payload.{named}", "reason": "a test"}),
         (f"jobs/{dead[1]}", "dead discard", {}),
+        ("jobs?state=scheduled", "view save", {"name": "later"}), ("views", "view delete", {}),
+        ("jobs?state=scheduled", "view share", {"name": "ours"}), ("views", "view unshare", {}),
         ("acts/doctor-fix?fix=vacuum", "doctor fix", {}),
         ("schedules", "schedule pause", {}), ("schedules", "schedule resume", {}),
         ("schedules/reindex-often", "schedule run", {}),
@@ -165,12 +169,17 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
     made = serve(shop.app, "kept")
     pressed = {act for _, act, _ in (*first, *then)}
     # A delivery that can be sent again needs somebody to send it to: test_webhook_pages.py.
-    assert pressed | WHEN_SOMETHING_FAILED | {"workers drain", "webhook redeliver"} == set(made.site.acts)
+    assert pressed | WHEN_SOMETHING_FAILED | {"workers drain", "webhook redeliver", "undo"} == set(
+        made.site.acts
+    )
     with served(made) as base:
         mara, vera, omar = (Clicking(chromium, base, who) for who in ("mara", "vera", "omar"))
         vera.page.goto(base)
         expect(vera.page.locator("[data-live-state=live]")).to_be_visible()
         _do(shop, mara, first)
+        _do(shop, mara, [(f"jobs/{dead[2]}", "dead redrive", {})])
+        mara.page.locator("[data-undo] button").click()
+        expect(mara.page.locator(".said")).to_contain_text("1 job as before")
         _refused(vera, ["queues", "queues/mail", f"jobs/{later[3]}", "dead", "schedules"], "viewer")
         omar.page.goto(f"{base}/jobs/{later[3]}")
         expect(omar.page.locator('.jobhead a[href*="/acts/jobs-cancel"]')).to_be_visible()

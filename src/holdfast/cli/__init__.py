@@ -49,7 +49,7 @@ COMMANDS: Mapping[str, str] = {
     **{name: f"{__name__}.{name}:app" for name in ("jobs", "dead", "archive", "group")},
     "keys": f"{__name__}.key_limits:app",
     "operations": f"{__name__}.operations:app",
-    "audit": f"{__name__}.audit:audit_command",
+    **{name: f"{__name__}.{name}:{name}_command" for name in ("audit", "undo")},
     **{name: f"{__name__}.{name}:app" for name in ("queue", "task")},
     **commands(),
     "workers": f"{__name__}.workers:app",

@@ -23,6 +23,8 @@ _WAYS_OUT = {
     "elsewhere": ". See: holdfast jobs show {id}",
     "no_group": ". Use one that holdfast dead list shows, such as 1f3a9c02",
     "no_operation": ". The list: holdfast operations list",
+    "no_entry": ". The list: holdfast audit",
+    "under_way": ". Stop it first: holdfast operations stop {id}",
     "ended": ". Begin it anew where there is more to do",
     "has_runner": ". See how far it is: holdfast operations show {id}",
     "no_worker_id": ". The list: holdfast workers list",

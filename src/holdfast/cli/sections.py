@@ -9,7 +9,7 @@ SECTIONS = {
     "Begin": ("init", "dev", "lab", "enqueue"),
     "Run": ("worker", "web", "migrate", "db", "bench"),
     "How things stand": ("status", "top", "doctor", "explain", "stats", "runbook", "audit"),
-    "Jobs": ("jobs", "dead", "archive", "group", "operations"),
+    "Jobs": ("jobs", "dead", "archive", "group", "operations", "undo"),
     "Queues, keys and workers": ("queue", "task", "keys", "ring", "workers", "schedule"),
     "Events, webhooks and workflows": (
         "events", "subscriptions", "projection", "contracts", "relays", "received", "webhook", "workflow",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from ..errors import ConfigurationError
 from ..model.state import BLOCKED, DEAD_LETTER
@@ -134,19 +134,20 @@ def _no_dead_letter(job: Locked) -> Why | None:
     return why("not_dead", f"is no dead letter: it is {job.state}", state=job.state)
 
 
-def redrive_verb(rate: float | None = None) -> Verb:
-    """Back to work, all at once or at a rate."""
+def redrive_verb(rate: float | None = None, act: str | None = None) -> Verb:
+    """Back to work, all at once or at a rate. `act` names it for who undoes it; None: it is a new one."""
+    mark = uuid4() if act is None else UUID(act)
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         delays = [(done + n) / rate if rate else 0.0 for n in range(len(locked))]
-        moved = yield from store.redrive([job.id for job in locked], delays)
+        moved = yield from store.redrive([job.id for job in locked], delays, mark)
         yield from wake([job.queue for job in locked], delays)
         return {"redriven": len(moved)}
 
     def refuse(job: Locked) -> Why | None:
         return _no_dead_letter(job) or no_queue(job)
 
-    more = {"per_second": rate} if rate else {}
+    more = {"act": str(mark), **({"per_second": rate} if rate else {})}
     return Verb("dead redrive", "redriven", (DEAD_LETTER,), (DEAD_LETTER,), refuse, apply, more)
 
 

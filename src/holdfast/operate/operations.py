@@ -42,7 +42,7 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], Verb]] = {
     "jobs retry": lambda _: RETRY,
     "jobs cancel": lambda options: cancel_verb(options.get("reason", "")),
     "jobs discard": lambda _: DISCARD,
-    "dead redrive": lambda options: redrive_verb(options.get("per_second")),
+    "dead redrive": lambda options: redrive_verb(options.get("per_second"), options.get("act")),
     "dead discard": lambda _: DISCARD_DEAD,
 }
 
@@ -261,6 +261,10 @@ def _selected(claimed: Claimed) -> tuple[Selection[Found], Any]:
     """The selection as it was when the operation began, and where to go on in it."""
     given, bounds, place = dict(claimed.selection), claimed.bounds, claimed.place
     if claimed.verb.startswith("dead "):
+        if "group" in given and "salted" not in given:
+            raise ConfigurationError(
+                "a release before this one began it, and named its group otherwise: begin it anew"
+            )
         window = DeadWindow(*map(_moment, bounds))
         at = None if place is None else Died(datetime.fromisoformat(place[0]), UUID(place[1]))
         return dead_within(DeadFilter(**given), window), at

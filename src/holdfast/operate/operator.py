@@ -23,11 +23,14 @@ from . import (
     preview,
     producing,
     queues,
+    reveal,
     ring,
     runbook,
     samples,
     search,
     stats,
+    undo,
+    views,
     workers,
 )
 from .doctor import run as examining
@@ -60,6 +63,7 @@ class Operator(Runner):
     enqueue = Method(producing.enqueue)
     edit_job = Method(edit.edit_job)
     copy_job = Method(copy.copy_job)
+    reveal_field = Method(reveal.reveal_field)
     list_groups = Method(groups.list_groups)
     find_group = Method(groups.find_group)
 
@@ -76,6 +80,13 @@ class Operator(Runner):
     list_operations = Method(operations.list_operations)
     stop_operation = Method(operations.stop_operation)
     run_operation = Method(operations.run_operation)
+
+    undo = Method(undo.undo)
+
+    # Views of the dashboard
+    list_views = Method(views.list_views)
+    save_view = Method(views.save_view)
+    delete_view = Method(views.delete_view)
 
     # Dead letters
     group_dead = Method(dead.group_dead)

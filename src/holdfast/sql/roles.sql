@@ -114,7 +114,7 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
     -- A worker that only stood still puts back what was buried because of it: hence INSERT on `work` and DELETE on `dead_letters`.
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.key_tokens, holdfast.key_holds, holdfast.paused_tasks, holdfast.quarantine,
-        holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
+        holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings, holdfast.redriven TO {{worker}};
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.table_parts, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
         holdfast.drop_old_tables TO {{worker}}, {{operator_rw}};   -- they do what their caller may: the tables are the users' own
@@ -139,7 +139,8 @@ BEGIN
         holdfast.event_position TO {{operator_ro}};   -- not turn_page: who holds its transaction open keeps everybody from turning
 
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.key_rules, holdfast.schedules,
-        holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{operator_rw}};
+        holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds, holdfast.redriven, holdfast.web_views,
+        holdfast.web_requests TO {{operator_rw}};
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
     GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};

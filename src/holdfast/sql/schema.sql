@@ -671,7 +671,8 @@ CREATE TABLE holdfast.engine (
     grace_until      timestamptz NOT NULL DEFAULT '-infinity',   -- living owners renew before anyone takes their work
     last_tidy_at     timestamptz NOT NULL DEFAULT '-infinity',
     retention_days   int NOT NULL DEFAULT 7 CHECK (retention_days BETWEEN 1 AND 30),
-    misfits_at       timestamptz NOT NULL DEFAULT '-infinity'   -- nobody looks for payloads that everybody refused before then
+    misfits_at       timestamptz NOT NULL DEFAULT '-infinity',   -- nobody looks for payloads that everybody refused before then
+    salt             uuid        NOT NULL DEFAULT gen_random_uuid()   -- in the names of groups of dead letters, so that none tells what an error says
 ) WITH (fillfactor = 50);
 INSERT INTO holdfast.engine DEFAULT VALUES;
 
@@ -1026,6 +1027,48 @@ CREATE FUNCTION holdfast.audit_operation(operation uuid, by_token uuid, how_many
     AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) FROM holdfast.operations o
           WHERE o.id = audit_operation.operation AND o.token = by_token AND o.state = 'running' AND a.id = o.audit AND a.operation = o.id RETURNING a.id $$;
 REVOKE ALL ON FUNCTION holdfast.audit_operation FROM PUBLIC;
+
+-- What a redrive put back, as it was when it was dead: what has not started since goes back there when the act is undone. For a day.
+CREATE TABLE holdfast.redriven (
+    job_id      uuid        PRIMARY KEY,
+    act         uuid        NOT NULL,   -- by which it was put back
+    at          timestamptz NOT NULL,
+    queue       text        NOT NULL,
+    generation  bigint      NOT NULL,   -- a higher one in `work`: it has started
+    attempts    int         NOT NULL,
+    crashes     int         NOT NULL,
+    died_at     timestamptz NOT NULL,
+    claimed_at  timestamptz NOT NULL,
+    claimed_by  text,
+    group_id    uuid,
+    gives_up_at timestamptz,
+    parked      boolean     NOT NULL    -- its key was parked for it, and went on
+);
+CREATE INDEX redriven_act ON holdfast.redriven (act, job_id);
+CREATE INDEX redriven_at ON holdfast.redriven (at);
+
+-- Lists that people of the dashboard keep under a name: a page and its filter.
+CREATE TABLE holdfast.web_views (
+    id      uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    owner   text,                   -- NULL: it is everybody's
+    name    text        NOT NULL,
+    page    text        NOT NULL,
+    query   jsonb       NOT NULL,   -- what stands behind the `?`, by name
+    made_by text        NOT NULL,
+    made_at timestamptz NOT NULL,
+    UNIQUE NULLS NOT DISTINCT (owner, name)
+);
+
+-- Requests of programs that have an Idempotency-Key, and what was said to each. For a day.
+CREATE TABLE holdfast.web_requests (
+    who    text        NOT NULL,
+    key    text        NOT NULL,
+    digest text        NOT NULL,   -- of the request: another one under the same key is a slip
+    at     timestamptz NOT NULL,
+    said   text,                   -- the answer, as it was shown, without what is shown once; NULL: it is not known
+    PRIMARY KEY (who, key)
+);
+CREATE INDEX web_requests_at ON holdfast.web_requests (at);
 
 -- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
 CREATE TABLE holdfast.producers (

@@ -116,10 +116,10 @@ def make_due(locked: Sequence[Locked]) -> Flow[int]:
     return count
 
 
-def revive(locked: Sequence[Locked]) -> Flow[int]:
-    """Cancelled jobs back to work."""
+def revive(locked: Sequence[Locked], until: datetime | None = None) -> Flow[int]:
+    """Cancelled jobs back to work. With `until`, as if what was cancelled by then had not been."""
     yield from named("lock_archived_streams", _slots(locked), nothing)
-    done = yield from named("revive", _slots(locked), ids)
+    done = yield from named("revive", (*_slots(locked), until), ids)
     return len(done)
 
 

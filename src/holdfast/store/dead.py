@@ -9,7 +9,7 @@ from uuid import UUID
 from ..model.state import DEAD_LETTER
 from .queue_load import CAP
 from .search import ERRORS, LOOK, SHORT, Found, containing, is_shown, names_for
-from .statement import Flow, Row, Statement, ids, named, nothing
+from .statement import Flow, Row, Statement, count, ids, named, nothing
 
 HOURS = 24
 T = TypeVar("T")
@@ -28,8 +28,12 @@ class DeadFilter:
     older_than: float | None = None  # seconds since it died
     newer_than: float | None = None
     masked: tuple[str, ...] | None = None  # as in a JobFilter
+    salted: bool | None = (
+        None  # beside a group: a release that named groups otherwise does not take it for its own
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "salted", True if self.group is not None else None)
         object.__setattr__(self, "masked", names_for(self.error, self.masked))
 
     def rows(self) -> int:
@@ -215,8 +219,27 @@ def dead_facets(group: str, task: str, limit: int) -> Statement[list[Facet]]:
     return named("dead_facets", (CAP, group, task, limit), lambda rows: [Facet(*r) for r in rows])
 
 
-def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Flow[list[UUID]]:
-    """Put them back to waiting; lock them first in the same transaction."""
+def redrive(job_ids: Sequence[UUID], delays: Sequence[float], act: UUID | None = None) -> Flow[list[UUID]]:
+    """Put them back to waiting; lock them first in the same transaction. By its `act` it may be undone."""
     yield from named("lock_dead_streams", (list(job_ids),), nothing)
-    done = yield from named("redrive", (list(job_ids), list(delays)), ids)
+    done = yield from named("redrive", (list(job_ids), list(delays), act), ids)
     return done
+
+
+def redriven_of(act: UUID, after: UUID | None, limit: int) -> Statement[list[Found]]:
+    """What an act put back and nobody has started since."""
+    return named("redriven_of", (act, after, limit), lambda rows: [Found(*r) for r in rows])
+
+
+def redriven_left(act: UUID) -> Statement[tuple[int, int]]:
+    """How many have moved on since, and how many were let out of a parked key."""
+    return named("redriven_left", (act,), lambda rows: (rows[0][0], rows[0][1]))
+
+
+def bury_again(queue: str, job_ids: Sequence[UUID], act: UUID) -> Statement[list[UUID]]:
+    """Those that an act put back are dead letters again; lock them first in the same transaction."""
+    return named("bury_again", (queue, list(job_ids), act), ids)
+
+
+def prune_redriven(days: int, limit: int) -> Statement[int]:
+    return named("prune_redriven", (limit,), count)

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -11,10 +12,11 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
-from holdfast.pages import Act, Given, Preview, Said
+from holdfast.pages import Act, Given, Offer, Preview, Said
 from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
+from holdfast.web.once import once
 from holdfast.web.openapi import takes
 from holdfast.web.plain import plain, written
 from holdfast.web.seals import Shown
@@ -146,7 +148,7 @@ async def act_by_form(site: Site, call: Call, act: Act) -> Response:
         return call.html("done.html", {"said": said, "act": act, "back": back or local(said.page)})
     where = local(_left(act, back, said) or said.page)
     response = RedirectResponse(call.prefix + "/" + where, HTTPStatus.SEE_OTHER)
-    set_cookie(call.request, response, SAID, _packed(site, said.sentence), 30)
+    set_cookie(call.request, response, SAID, _packed(site, said), 30)
     return call.kept(response)
 
 
@@ -197,17 +199,28 @@ def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def _packed(site: Site, sentence: str) -> str:
-    text = base64.urlsafe_b64encode(sentence[:600].encode()).decode()
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an act did, for the page after it."""
+
+    sentence: str
+    undo: Offer | None = None
+
+
+def _packed(site: Site, said: Said) -> str:
+    undo = None if said.undo is None else [said.undo.act, dict(said.undo.given), said.undo.label]
+    told = json.dumps([said.sentence[:600], undo])
+    text = base64.urlsafe_b64encode(told.encode()).decode()
     return f"{text}.{site.csrf.sign('said', text)}"
 
 
-def said_before(site: Site, request: Request) -> str:
+def said_before(site: Site, request: Request) -> Told | None:
     """What the act before this page did. Only we can have said it."""
     text, _, mark = request.cookies.get(SAID, "").partition(".")
     if not text or not _same(mark, site.csrf.sign("said", text)):
-        return ""
-    return base64.urlsafe_b64decode(text).decode("utf-8", "replace")
+        return None
+    sentence, undo = json.loads(base64.urlsafe_b64decode(text))
+    return Told(sentence, None if undo is None else Offer(*undo))
 
 
 # Programs -----------------------------------------------------------------------------------------------------------
@@ -215,16 +228,23 @@ def said_before(site: Site, request: Request) -> str:
 
 async def act_by_api(site: Site, call: Call, act: Act) -> Response:
     dry = _dry_run(call)
-    given = fields_of(act, await _json(call, act))
+    sent = await _body(call)
+    given = fields_of(act, _json(sent, act))
     if dry:
         found = await preview(site, call, act, given)
         return call.json({"act": act.name, "dry_run": True, "preview": found})
-    said = await do(site, call, act, given)
-    body = {"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data}
-    if not said.secret:
-        return call.json(body)
-    shown_once = {**for_role(plain(body), call.who.role), "secret": said.secret}
-    return Response(written(shown_once), media_type="application/json")
+
+    async def done() -> tuple[Response, bytes]:
+        said = await do(site, call, act, given)
+        body = {"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data}
+        if not said.secret:
+            answer = call.json(body)
+            return answer, bytes(answer.body)
+        seen = for_role(plain(body), call.who.role)
+        shown_once = Response(written({**seen, "secret": said.secret}), media_type="application/json")
+        return shown_once, written(seen)
+
+    return await once(call, sent, done)
 
 
 def _dry_run(call: Call) -> bool:
@@ -239,7 +259,7 @@ def _dry_run(call: Call) -> bool:
     return True in found
 
 
-async def _json(call: Call, act: Act) -> dict[str, str]:
+async def _body(call: Call) -> bytes:
     if not call.request.headers.get("authorization"):
         raise Refusal(HTTPStatus.FORBIDDEN, "a program sends Authorization: a cookie is not enough here")
     body = b""
@@ -247,6 +267,10 @@ async def _json(call: Call, act: Act) -> dict[str, str]:
         body += part
         if len(body) > 1024 * 1024:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a body has 1 MiB at most")
+    return body
+
+
+def _json(body: bytes, act: Act) -> dict[str, str]:
     try:
         found: Any = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:

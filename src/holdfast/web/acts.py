@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.cli.arguments import parse_rate
 from holdfast.errors import ConfigurationError
+from holdfast.model.state import CANCELLED
 from holdfast.operate import preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
@@ -13,7 +14,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
-from holdfast.pages import Act, Field, Given, Link, Preview, Problem, Row, Said, Table
+from holdfast.pages import Act, Field, Given, Link, Offer, Preview, Problem, Row, Said, Table
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
 from holdfast.web.filters import (
@@ -25,6 +26,7 @@ from holdfast.web.filters import (
     means_all,
     options,
     text,
+    whole_number,
     words_of,
 )
 from holdfast.web.masking import Declared
@@ -73,14 +75,27 @@ def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) 
     return Preview(said, count.count, count.capped, warnings, sample)
 
 
-def _said(done: Done, what: str) -> Said:
+def undo_of(entry: int | None) -> Offer | None:
+    return None if entry is None else Offer("undo", {"entry": str(entry)}, "Undo")
+
+
+def _undo(given: Given) -> Procedure[Said]:
+    entry = whole_number(given, "entry")
+    if entry is None or not 0 < entry < 2**63 - 1:
+        raise ConfigurationError(f"entry={given['entry'][:40]!r} is not the number of an entry in the audit")
+    return _said((yield from Operator.undo.procedure(entry)), "as before")
+
+
+UNDO = Act("undo", "Undo", _undo, (Field("entry"),), lambda g: ("undo", g["entry"]), at_once=True)
+
+
+def _said(done: Done, what: str, undo: Offer | None = None) -> Said:
     left = [f"{n:,} left alone: {why.text}" for why, n in done.left.items()]
     results = ", ".join(f"{n:,} {how.replace('_', ' ')}" for how, n in done.results.items())
     how = f" ({results})" if len(done.results) > 1 else ""
     sentence = f"{several(done.count, 'job')} {what}{how}." if done.count else "Nothing was changed."
-    return Said(
-        " ".join([sentence, *left]), {"count": done.count, "results": done.results, "audit": done.audit}
-    )
+    data = {"count": done.count, "results": done.results, "audit": done.audit}
+    return Said(" ".join([sentence, *left]), data, undo=undo)
 
 
 def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Preview]:
@@ -94,14 +109,14 @@ def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> P
 def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
-    else:
-        wanted = job_filter(given, masked_of)
-        seen = yield from Operator.preview_all.procedure(verb, wanted)
-        if seen.count.count > _MANY or seen.count.capped:
-            return (yield from _leave_to_workers(verb, wanted))
-        selection = yield from Operator.select.procedure(verb, wanted)
-        done = yield from Operator.act_on_all.procedure(verb, selection)
-    return _said(done, what)
+        ended = verb.action == "jobs cancel" and set(done.results) == {CANCELLED}
+        return _said(done, what, undo_of(done.audit) if ended else None)
+    wanted = job_filter(given, masked_of)
+    seen = yield from Operator.preview_all.procedure(verb, wanted)
+    if seen.count.count > _MANY or seen.count.capped:
+        return (yield from _leave_to_workers(verb, wanted))
+    selection = yield from Operator.select.procedure(verb, wanted)
+    return _said((yield from Operator.act_on_all.procedure(verb, selection)), what)
 
 
 def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Said]:
@@ -181,7 +196,7 @@ def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Proced
             return (yield from _leave_to_workers(verb, wanted))
         selection = yield from Operator.select_dead.procedure(wanted)
         done = yield from Operator.act_on_all.procedure(verb, selection)
-    return _said(done, what)
+    return _said(done, what, None if verb is DISCARD_DEAD else undo_of(done.audit))
 
 
 def _dead_words(verb: str, given: Given) -> list[str]:

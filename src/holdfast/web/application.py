@@ -19,7 +19,7 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import dead_acts, job_acts
+from holdfast.web.acts import UNDO, dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
 from holdfast.web.calls import (
@@ -33,7 +33,7 @@ from holdfast.web.calls import (
 )
 from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import slug
-from holdfast.web.edit import copy_act, edit_act
+from holdfast.web.edit import REVEAL, copy_act, edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
@@ -49,6 +49,7 @@ from holdfast.web.users import UsersFile
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
 from holdfast.web.views.overview import numbers_soon
+from holdfast.web.views.saved import view_acts
 
 PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 
@@ -156,9 +157,9 @@ def dashboard(
             attempts=attempts,
         )
         known = one.tasks.definition
-        of_one = (edit_act(known), copy_act(known))
+        of_one = (edit_act(known), copy_act(known), REVEAL)
         of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of))
-        site.add(Pages(engine(site), (*of_jobs, *ENGINE_ACTS)))
+        site.add(Pages(engine(site), (*of_jobs, UNDO, *ENGINE_ACTS, *view_acts(site))))
         site.add_shapes()
         sites.append(site)
     for site in sites:
@@ -293,7 +294,9 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
     await site.learn_masked()
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
-    return await site.look(page.load(Asked(dict(call.request.path_params), query, site.app.tasks)))
+    return await site.look(
+        page.load(Asked(dict(call.request.path_params), query, site.app.tasks, call.who.name, call.who.role))
+    )
 
 
 def _check_choices(page: Page, query: Mapping[str, str]) -> None:

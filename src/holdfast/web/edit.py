@@ -58,6 +58,30 @@ def _copy(known: Known, given: Given) -> Procedure[Said]:
     return Said(f"This is the copy of job {done.copied_from}.", data, f"jobs/{done.id}")
 
 
+_REVEALED = (
+    Field("id"),
+    Field("field", "Field", hint="payload.card_token, or result.customer.iban"),
+    Field("reason", "Why", hint="It is kept in the audit, before the value is shown."),
+)
+
+
+def _reveal(given: Given) -> Procedure[Said]:
+    wanted = job_id(given["id"])
+    value = yield from Operator.reveal_field.procedure(wanted, given["field"], given["reason"])
+    data = {"id": wanted, "field": given["field"]}
+    return Said(f"{given['field']} of job {wanted}.", data, f"jobs/{wanted}", secret=value)
+
+
+REVEAL = Act(
+    "jobs reveal",
+    "Reveal a field",
+    _reveal,
+    _REVEALED,
+    lambda given: ("jobs", "show", given["id"]),
+    role="admin",
+)
+
+
 def _edit(known: Known, given: Given) -> Procedure[Said]:
     wanted = job_id(given["id"])
     done = yield from Operator.edit_job.procedure(wanted, _changes(given), known)

@@ -13,7 +13,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
-from holdfast.pages import Act, Field, Given, Link, Preview, Row, Said, Table
+from holdfast.pages import Act, Field, Given, Link, Offer, Preview, Row, Said, Table
 from holdfast.tasks.checks import queue_name
 from holdfast.tasks.queueing import queue_rules
 from holdfast.web.filters import means_all, text, words_of
@@ -23,7 +23,9 @@ from holdfast.web.views.operations import operation_id
 def _pause_queue(given: Given) -> Procedure[Said]:
     done = yield from Operator.pause_queue.procedure(given["queue"])
     state = "is paused" if done.changed else "was paused already"
-    return Said(f"Queue {done.queue} {state}. What runs already finishes.", done, f"queues/{done.queue}")
+    undo = Offer("queue resume", {"queue": done.queue}, "Undo") if done.changed else None
+    said = f"Queue {done.queue} {state}. What runs already finishes."
+    return Said(said, done, f"queues/{done.queue}", undo=undo)
 
 
 def _resume_queue(given: Given) -> Procedure[Said]:
@@ -105,7 +107,9 @@ def _create_words(given: Given) -> list[str]:
 
 def _pause_task(given: Given) -> Procedure[Said]:
     done = yield from Operator.pause_task.procedure(given["task"])
-    return Said(f"Task {done.task} is paused. {several(done.moved, 'job')} set aside.", done, "limits")
+    undo = Offer("task resume", {"task": done.task}, "Undo") if done.changed else None
+    said = f"Task {done.task} is paused. {several(done.moved, 'job')} set aside."
+    return Said(said, done, "limits", undo=undo)
 
 
 def _resume_task(given: Given) -> Procedure[Said]:

@@ -12,6 +12,7 @@ from holdfast.web.databases import places_of
 from holdfast.web.drawing import address
 from holdfast.web.plain import as_json
 from holdfast.web.views.overview import OLD, numbers_of
+from holdfast.web.views.saved import may_open
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -47,6 +48,9 @@ async def _named(site: "Site", call: Call, word: str) -> list[dict[str, Any]]:
     ]
     if not word:
         return found
+    for view in await site.look(Operator.list_views.procedure(call.who.name)):
+        if word in view.name.lower() and may_open(site, view, call.who.role):
+            found += _line(call, view.name, "saved view", view.page, **view.query)
     numbers = await numbers_of(site, OLD)
     for load in numbers.found.queues:
         found += _line(call, load.name, "queue", f"queues/{load.name}") if word in load.name.lower() else []

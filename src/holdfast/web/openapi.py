@@ -15,7 +15,7 @@ _PROBLEM = {
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _REFUSED = dict.fromkeys(
-    ("400", "401", "403", "404", "409", "405", "413", "421", "429", "500", "503"), _PROBLEM
+    ("400", "401", "403", "404", "409", "405", "413", "421", "422", "429", "500", "503"), _PROBLEM
 )
 
 
@@ -85,11 +85,19 @@ def _act(act: Act) -> dict[str, Any]:
     return {
         "summary": f"{act.label}: holdfast {act.name}. Needs the role {act.role}.",
         "operationId": f"act_{re.sub('[^a-z]+', '_', act.name)}",
-        "parameters": [dry],
+        "parameters": [dry, _KEY],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": ok, **_REFUSED},
     }
 
+
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "For a day, the same request under the same key is answered as the first time and does nothing.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
 
 # A program may say it in the types of JSON. None is what is not given.
 _SOME: dict[str, dict[str, Any]] = {

@@ -71,9 +71,11 @@ FROM (SELECT a.queue, array_agg(a.partition_key) AS keys FROM holdfast.archive a
 -- name: revive
 -- Cancelled jobs go back to waiting with a fresh set of attempts. The generation is kept, so that every fence is higher than the last; in
 -- a queue ordered by key they go to the end of their stream, under its lock. The reason of the cancel is no error of the job's: its last error is that of its last failed attempt.
--- $1 ids, $2 slots
+-- $1 ids, $2 slots, $3 only those that were cancelled until then: they wait for what they waited for, with the attempts that they have spent
 WITH gone AS (
-    DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled' RETURNING *
+    DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled'
+        AND ($3::timestamptz IS NULL OR a.completed_at <= $3)
+    RETURNING *
 ), freed AS (
     DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
@@ -81,7 +83,8 @@ INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, 
                            priority, queue, status, task, partition_key, partition_bucket, payload, last_error, tags, metadata, claim_token,
                            parent_id, group_id, follow_ups)
 SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' THEN nextval('holdfast.work_seq') ELSE g.seq END,
-       g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
+       g.lease_generation, CASE WHEN $3 IS NOT NULL AND g.available_at < '9999-01-01Z' THEN g.available_at ELSE holdfast.now() END, g.created_at, holdfast.now(),
+       CASE WHEN $3 IS NOT NULL THEN g.attempts ELSE 0 END, g.max_attempts, g.version, 0, 0,
        g.priority, g.queue, 'pending', g.task, g.partition_key, coalesce(holdfast.bucket(g.partition_key), 0), g.payload,
        (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
         WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,

@@ -9,7 +9,7 @@ SELECT holdfast.now(), holdfast.now() - make_interval(secs => $1::float8), holdf
 -- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
 SELECT d.id, d.queue, d.task, d.attempts, d.max_attempts, d.crashes, d.lease_generation, d.created_at, d.died_at,
        extract(epoch FROM holdfast.now() - d.died_at)::float8, d.last_error,
-       substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8)
+       substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8)
 FROM (SELECT * FROM holdfast.dead_letters l
       WHERE ($1::timestamptz IS NULL OR (l.died_at <= $1 AND (l.died_at, l.id) < ($1, $2::uuid)))
         AND ($5::timestamptz IS NULL OR l.died_at <= $5) AND ($6::timestamptz IS NULL OR l.died_at >= $6)
@@ -17,7 +17,7 @@ FROM (SELECT * FROM holdfast.dead_letters l
 WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) AND ($9::text IS NULL OR d.last_error ILIKE $9)
   AND ($10::text IS NULL OR d.partition_key = $10) AND ($11::text IS NULL OR $11 = ANY (d.tags))
   AND ($12::text IS NULL
-       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
+       OR substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
 ORDER BY d.died_at DESC, d.id DESC LIMIT $4;
 
 -- name: reach_list_dead
@@ -40,7 +40,7 @@ FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_e
 WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) AND ($9::text IS NULL OR d.last_error ILIKE $9)
   AND ($10::text IS NULL OR d.partition_key = $10) AND ($11::text IS NULL OR $11 = ANY (d.tags))
   AND ($12::text IS NULL
-       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
+       OR substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
 ORDER BY d.died_at, d.id LIMIT $4;
 
 -- name: reach_next_dead
@@ -59,7 +59,7 @@ ORDER BY l.died_at, l.id OFFSET $3 - 1 LIMIT 1;
 -- What differs from job to job, as ids and numbers, is taken out of the error: holdfast.fingerprint().
 WITH newest AS MATERIALIZED (
     SELECT d.id, d.queue, d.task, d.died_at, left(d.last_error, 500) AS error,
-           substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) AS name
+           substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) AS name
     FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_error FROM holdfast.dead_letters l
           WHERE ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
           ORDER BY l.died_at DESC, l.id DESC LIMIT $1) d
@@ -84,7 +84,7 @@ WITH newest AS MATERIALIZED (
     FROM (SELECT l.queue, l.task, l.partition_key, l.tags, l.last_error FROM holdfast.dead_letters l
           ORDER BY l.died_at DESC, l.id DESC LIMIT $1) d
     WHERE d.task = $3
-      AND substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $2
+      AND substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $2
 ), counted AS (
     SELECT 'key' AS kind, n.partition_key AS value, count(*) AS n FROM newest n WHERE n.partition_key IS NOT NULL GROUP BY 2
     UNION ALL
@@ -107,7 +107,7 @@ FROM (SELECT d.queue, array_agg(d.partition_key) AS keys FROM holdfast.dead_lett
 -- Dead letters go back to waiting with a fresh set of attempts, each due after its delay. The generation is kept, so that every fence is
 -- higher than the last. In a queue ordered by key the stream went on without them: they go to its end, under its lock (lock_streams).
 -- Only one that its key is parked for comes back in its old place, and its key is released.
--- $1 ids, $2 seconds from now until each is due
+-- $1 ids, $2 seconds from now until each is due, $3 the act, by which it may be undone (NULL: it may not)
 WITH gone AS (
     DELETE FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) RETURNING *
 ), freed AS (
@@ -115,6 +115,14 @@ WITH gone AS (
 ), released AS (
     DELETE FROM holdfast.parked_keys p WHERE (p.queue, p.partition_key, p.job_id) IN (SELECT g.queue, g.partition_key, g.id FROM gone g)
     RETURNING p.job_id
+), noted AS (
+    INSERT INTO holdfast.redriven (job_id, act, at, queue, generation, attempts, crashes, died_at, claimed_at, claimed_by, group_id, gives_up_at, parked)
+    SELECT g.id, $3::uuid, holdfast.now(), g.queue, g.lease_generation, g.attempts, g.crashes, g.died_at, g.claimed_at, g.claimed_by, g.group_id, g.gives_up_at,
+           g.id IN (SELECT job_id FROM released)
+    FROM gone g WHERE $3::uuid IS NOT NULL
+    ON CONFLICT (job_id) DO UPDATE SET act = EXCLUDED.act, at = EXCLUDED.at, queue = EXCLUDED.queue, generation = EXCLUDED.generation, attempts = EXCLUDED.attempts,
+        crashes = EXCLUDED.crashes, died_at = EXCLUDED.died_at, claimed_at = EXCLUDED.claimed_at, claimed_by = EXCLUDED.claimed_by, group_id = EXCLUDED.group_id,
+        gives_up_at = EXCLUDED.gives_up_at, parked = EXCLUDED.parked
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
                            priority, queue, status, task, partition_key, partition_bucket, payload, last_error, tags, metadata, claim_token,
@@ -127,3 +135,48 @@ SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = 
        (SELECT b.id FROM holdfast.groups b WHERE b.id = g.group_id AND b.wanted = 'completed'), g.follow_ups
 FROM (SELECT g.*, d.delay FROM gone g JOIN unnest($1::uuid[], $2::float8[]) AS d(id, delay) ON d.id = g.id ORDER BY g.seq) g
 RETURNING id;
+
+-- name: redriven_of
+-- What an act put back and nobody has started since, by id.
+-- $1 act, $2 behind this id, $3 limit
+SELECT r.job_id, r.queue, CASE WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END
+FROM holdfast.redriven r
+CROSS JOIN LATERAL (SELECT w.status, w.available_at FROM holdfast.work w
+                    WHERE w.queue = r.queue AND w.id = r.job_id AND w.lease_generation = r.generation AND w.status <> 'processing' OFFSET 0) w
+WHERE r.act = $1 AND NOT r.parked AND ($2::uuid IS NULL OR r.job_id > $2) ORDER BY r.job_id LIMIT $3;
+
+-- name: redriven_left
+-- Of what an act put back and was not taken back: how many have started or were changed since, and how many were let out of a parked key.
+-- $1 act
+SELECT count(*) FILTER (WHERE NOT r.parked), count(*) FILTER (WHERE r.parked) FROM holdfast.redriven r WHERE r.act = $1;
+
+-- name: bury_again
+-- Jobs that a redrive put back, and that nobody has started since, are the dead letters that they were. Whatever was edited stays so.
+-- $1 queue, $2 ids, $3 the act that put them back
+WITH back AS (
+    DELETE FROM holdfast.work w USING holdfast.redriven r
+    WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) AND r.job_id = w.id AND r.act = $3::uuid AND NOT r.parked
+      AND w.status <> 'processing' AND w.lease_generation = r.generation
+    RETURNING w.*, r.died_at, r.attempts AS spent, r.crashes AS crashed, r.claimed_at AS had_at, r.claimed_by AS had_by, r.group_id AS of_group,
+              r.gives_up_at AS until
+), forgotten AS (
+    DELETE FROM holdfast.redriven r WHERE r.job_id IN (SELECT b.id FROM back b)
+)
+INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts, version,
+                                   crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata, parent_id, group_id, follow_ups,
+                                   gives_up_at)
+SELECT b.id, b.claim_token, b.seq, b.lease_generation, b.available_at, b.created_at, b.had_at, b.died_at, b.spent, b.max_attempts, b.version,
+       b.crashed, b.priority, b.queue, b.task, b.partition_key, b.payload, b.had_by, b.last_error, b.tags, b.metadata, b.parent_id, b.of_group, b.follow_ups,
+       b.until
+FROM back b
+RETURNING id;
+
+-- name: prune_redriven
+-- Forget what a redrive put back more than a day ago.
+-- $1 limit
+WITH gone AS (
+    DELETE FROM holdfast.redriven r
+    WHERE r.job_id = ANY (ARRAY(SELECT o.job_id FROM holdfast.redriven o WHERE o.at < holdfast.now() - interval '1 day' ORDER BY o.at LIMIT $1))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;

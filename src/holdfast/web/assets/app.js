@@ -112,22 +112,19 @@
     fading = setTimeout(() => said.classList.remove("on"), 2500);
   }
 
+  // An act can be taken back for ten seconds; its place stays, so that nothing moves.
+  all("[data-undo]").forEach((held) => setTimeout(() => { held.inert = true; held.classList.add("gone"); }, 10000));
+
   // The finder ----------------------------------------------------------------------------------------------------
   const finder = one("[data-finder]");
   let asked = 0;
-  // Saved views are named addresses, kept in this browser: "save NAME" and "forget NAME" in the finder.
-  const views = () => { try { return JSON.parse(localStorage.getItem("holdfast-views")) || {}; } catch { return {}; } };
-  function keep(name, at) {
-    const kept = views();
-    if (at === null) delete kept[name]; else kept[name] = at;
-    try { localStorage.setItem("holdfast-views", JSON.stringify(Object.fromEntries(Object.entries(kept).slice(-50)))); } catch { tell("This browser keeps nothing."); }
-  }
+  // "save NAME" opens the form that keeps what is looked at; the server knows the views that are kept.
   function saved(word) {
     const [verb, name] = [word.split(" ")[0], word.replace(/^\S+\s*/, "").slice(0, 60)];
-    if (verb === "save" && name) return [{ text: `Save this view as ${name}`, kind: "this browser", act: () => { keep(name, here()); tell(`Saved: ${name}.`); } }];
-    if (verb === "forget" && name in views()) return [{ text: `Forget the view ${name}`, kind: "this browser", act: () => { keep(name, null); tell(`Forgotten: ${name}.`); } }];
-    const fits = Object.entries(views()).filter(([known]) => known.toLowerCase().includes(word.toLowerCase()));
-    return fits.map(([known, at]) => ({ text: known, kind: "saved view", href: `${prefix}/${at}` }));
+    if (verb !== "save" || !name) return [];
+    const [at, query] = here().split("?");
+    const asked = new URLSearchParams({ name, page: at || "", ...(query ? { query } : {}), back: here() });
+    return [{ text: `Save this view as ${name}`, kind: "view", href: `${prefix}/acts/view-save?${asked}` }];
   }
   async function find(word) {
     const mine = ++asked;
@@ -141,9 +138,8 @@
       const link = document.createElement("a");
       item.setAttribute("role", "option");
       item.setAttribute("aria-selected", String(n === 0));
-      link.href = line.href || "#";
+      link.href = line.href;
       link.tabIndex = -1;
-      if (line.act) link.addEventListener("click", (event) => { event.preventDefault(); finder.close(); line.act(); });
       link.textContent = line.text;
       const kind = document.createElement("span");
       kind.className = "muted";

@@ -14,6 +14,7 @@ from holdfast.web.views import (
     operations,
     overview,
     queues,
+    saved,
     settings,
     workers,
 )
@@ -35,5 +36,6 @@ def engine(site: "Site") -> list[Page]:
         doctor.page(site),
         *operations.pages(site),
         audit.page(site),
+        saved.page(site),
         settings.page(site),
     ]

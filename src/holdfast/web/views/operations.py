@@ -138,4 +138,7 @@ def _progress(operation: Operation) -> Cell:
 
 
 def _offers(operation: Operation) -> tuple[Offer, ...]:
-    return (Offer("operations stop", {"id": str(operation.id)}, "Stop"),) if operation.state in OPEN else ()
+    if operation.state in OPEN:
+        return (Offer("operations stop", {"id": str(operation.id)}, "Stop"),)
+    undoable = operation.verb == "dead redrive" and operation.done
+    return (Offer("undo", {"entry": str(operation.audit)}, "Undo what has not started"),) if undoable else ()

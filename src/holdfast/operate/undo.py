@@ -1,0 +1,137 @@
+"""Undo an act, by its entry in the audit: a redrive as far as nothing has started, a cancel of jobs that waited, a pause.
+
+It is an act of its own, with an entry of its own. What an act did and somebody has changed since stays as it is.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from ..model.state import CANCELLED, HELD, PENDING, SCHEDULED
+from ..store import acts, dead
+from ..store.acts import Locked
+from ..store.audit import AuditLine
+from ..store.operations import OPEN
+from ..store.search import Found
+from ..store.statement import Flow
+from ..store.wake import wake
+from .audit import list_audit
+from .bulk import Done, Results, Selection
+from .job_acts import Verb, act_on, act_on_all, no_queue
+from .operations import find_operation
+from .pauses import resume_queue, resume_task
+from .procedure import Procedure, run
+from .refusal import Refused, Why, why
+
+_NOT_STARTED = (PENDING, SCHEDULED, HELD)
+STARTED = why("started", "started since, or changed")
+UNPARKED = why("unparked", "their keys were parked for them, and have gone on")
+
+
+def undo(entry: int) -> Procedure[Done]:
+    """Refuses an act that cannot be undone, and one of which nothing is left to undo."""
+    found = yield from list_audit(before=entry + 1, limit=1)
+    if not found.entries or found.entries[0].id != entry:
+        raise Refused(
+            "no_entry", f"there is no entry {entry} in the audit, or it is no longer kept", entry=entry
+        )
+    line = found.entries[0]
+    undo_it = _UNDO.get(line.action)
+    if undo_it is None:
+        text = f"entry {entry} is {line.action}, which has no undo (these have: {', '.join(_UNDO)})"
+        raise Refused("no_undo", text, entry=entry)
+    done = yield from undo_it(line)
+    if not done.count:
+        why_not = "; ".join(f"{count:,} {reason.text}" for reason, count in done.left.items())
+        raise Refused(
+            "nothing_left", f"nothing is left to undo of entry {entry}: {why_not or 'it was undone'}"
+        )
+    return done
+
+
+# A redrive ----------------------------------------------------------------------------------------------------------
+
+
+def _undo_redrive(line: AuditLine) -> Procedure[Done]:
+    if line.operation is not None:
+        operation = yield from find_operation(line.operation)
+        if operation.state in OPEN:
+            text = f"operation {operation.id} still puts them back"
+            raise Refused("under_way", text, id=operation.id)
+    said = line.selection.get("act")
+    if said is None:
+        raise Refused("no_undo", f"entry {line.id} was made by a release that did not keep what it put back")
+    act = UUID(said)
+    done = yield from act_on_all(_bury_again(act, line.id), _put_back(act, line.id))
+    started, parked = yield from run(lambda: dead.redriven_left(act))
+    left: dict[Why, int] = {reason: n for reason, n in ((STARTED, started), (UNPARKED, parked)) if n}
+    return replace(done, left=left)
+
+
+def _put_back(act: UUID, entry: int) -> Selection[Found]:
+    def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
+        found = yield from run(functools.partial(dead.redriven_of, act, place, limit))
+        return found, found[-1].id if len(found) == limit else None
+
+    return Selection(_NOT_STARTED, batch, {"entry": entry, "undone": "dead redrive"})
+
+
+def _bury_again(act: UUID, entry: int) -> Verb:
+    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
+        count = 0
+        for queue, job_ids in acts.by_queue(locked):
+            count += len((yield from dead.bury_again(queue, job_ids, act)))
+        return {"buried_again": count}
+
+    return Verb("undo", "undone", _NOT_STARTED, (), lambda job: None, apply)
+
+
+# A cancel -----------------------------------------------------------------------------------------------------------
+
+
+def _undo_cancel(line: AuditLine) -> Procedure[Done]:
+    named = line.selection.get("ids")
+    if not named:
+        raise Refused("no_undo", f"entry {line.id} cancelled by filters: only jobs that were named come back")
+    return (yield from act_on(_uncancel(line), [UUID(one) for one in named]))
+
+
+def _uncancel(line: AuditLine) -> Verb:
+    def refuse(job: Locked) -> Why | None:
+        if job.state != CANCELLED:
+            return why("not_cancelled", f"is not cancelled: it is {job.state}")
+        return no_queue(job)
+
+    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
+        count = yield from acts.revive(locked, line.at)
+        if count < len(locked):  # all or none: what was done is taken back with the error
+            raise Refused(
+                "nothing_left", "nothing was undone: it ran when it was cancelled, or was cancelled again"
+            )
+        yield from wake(sorted({job.queue for job in locked}))
+        return {"revived": count}
+
+    more = {"entry": line.id, "undone": line.action}
+    return Verb("undo", "undone", (CANCELLED,), (), refuse, apply, more)
+
+
+# A pause ------------------------------------------------------------------------------------------------------------
+
+
+def _undo_queue_pause(line: AuditLine) -> Procedure[Done]:
+    done = yield from resume_queue(line.selection["queue"])
+    return Done("queue resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
+
+
+def _undo_task_pause(line: AuditLine) -> Procedure[Done]:
+    done = yield from resume_task(line.selection["task"])
+    return Done("task resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
+
+
+_UNDO: Mapping[str, Callable[[AuditLine], Procedure[Done]]] = {
+    "dead redrive": _undo_redrive,
+    "jobs cancel": _undo_cancel,
+    "queue pause": _undo_queue_pause,
+    "task pause": _undo_task_pause,
+}

@@ -1,0 +1,61 @@
+"""Saved views: a page of the dashboard and its filter under a name, one's own or everybody's."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from ..errors import ConfigurationError
+from ..store import views as store
+from ..store.audit import audit
+from ..store.statement import Flow
+from ..store.views import SavedView
+from .procedure import Procedure, actor, run
+from .refusal import Refused
+from .search import check_texts
+
+MOST = 200  # that one person has, and that everybody shares
+_NAME = 60  # characters
+
+
+def list_views(who: str) -> Procedure[list[SavedView]]:
+    """One's own, then everybody's."""
+    return (yield from run(lambda: store.list_views(who, 2 * MOST)))
+
+
+def save_view(name: str, page: str, query: Mapping[str, str], *, shared: bool = False) -> Procedure[UUID]:
+    """Under this name from now on, in place of what had it."""
+    name = name.strip()
+    check_texts({"name": name, "page": page, **{f"{key}=": value for key, value in query.items()}})
+    if not 1 <= len(name) <= _NAME:
+        raise ConfigurationError(f"the name of a view has 1 to {_NAME} characters, not {len(name)}")
+    who = yield from actor()
+    owner = None if shared else who.name
+
+    def save() -> Flow[UUID]:
+        made = yield from store.save_view(owner, name, page, query, who.name, MOST)
+        if not made:
+            whose = "everybody's" if shared else "yours"
+            raise ConfigurationError(f"{MOST} views are {whose} already. Delete one first")
+        what = {"id": str(made[0]), "name": name, "page": page, "shared": shared}
+        yield from audit(who, "view save", what, 1, None, {"query": dict(query)})
+        return made[0]
+
+    return (yield from run(save))
+
+
+def delete_view(view: UUID, *, shared: bool = False) -> Procedure[SavedView]:
+    """One's own, or with `shared` one of everybody's. Nobody deletes another's."""
+    who = yield from actor()
+
+    def delete() -> Flow[SavedView]:
+        found = yield from store.find_view(view, who.name)
+        if found is None:
+            raise Refused("no_view", f"there is no view {view} of yours, nor one that is shared", id=view)
+        if (found.owner is None) != shared:
+            whose = "everybody's" if found.owner is None else "your own"
+            raise Refused("other_view", f"view {found.name!r} is {whose}, and was not to be", id=view)
+        yield from store.delete_view(view)
+        what = {"id": str(view), "name": found.name, "page": found.page, "shared": shared}
+        yield from audit(who, "view delete", what, 1, {"query": found.query}, None)
+        return found
+
+    return (yield from run(delete))

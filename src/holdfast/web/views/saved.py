@@ -1,0 +1,114 @@
+"""Views that were saved: a page and its filter under a name, and the acts that save and delete them."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID
+
+from holdfast.errors import ConfigurationError
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Act, Asked, Field, Given, Link, Offer, Page, Row, Said, Table, View
+from holdfast.store.views import SavedView
+from holdfast.web.filters import check_no_secret
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+PLACES = ("after", "before", "peek")  # in an address: where somebody was, not what he looked for
+_HEADS = ("Name", "Page", "Filter~", "Whose", "Saved by", "When")
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        found = yield from Operator.list_views.procedure(asked.who)
+        seen = [one for one in found if may_open(site, one, asked.role)]
+        empty = "Nothing is saved. A list that you filter has Save view beside its filter."
+        table = Table(_HEADS, [_row(one) for one in seen], "Saved views", "", empty)
+        return View([table], seen, ())
+
+    return Page("views", "Saved views", load, "System", "eye")
+
+
+def _row(view: SavedView) -> Row:
+    act = "view delete" if view.owner is not None else "view unshare"
+    whose = "yours" if view.owner is not None else "everybody's"
+    words = ", ".join(f"{name} {value}" for name, value in view.query.items()) or "none"
+    cells = (Link(view.name, view.page, view.query), view.page, words, whose, view.made_by, view.made_at)
+    return Row(cells, (Offer(act, {"id": str(view.id)}, "Delete…"),), key=str(view.id))
+
+
+def page_of(site: "Site", path: str) -> Page | None:
+    """The page that stands at a path."""
+    for known in sorted(site.pages.values(), key=lambda page: "{" in page.path):
+        parts = re.split(r"\{[^}]*\}", known.path)
+        if re.fullmatch(".+".join(re.escape(part) for part in parts), path):
+            return known
+    return None
+
+
+def may_open(site: "Site", view: SavedView, role: str) -> bool:
+    """What was searched for may quote what a viewer does not read."""
+    found = page_of(site, view.page)
+    return found is not None and (role != "viewer" or not set(view.query) & set(found.searches))
+
+
+# Acts ---------------------------------------------------------------------------------------------------------------
+
+
+def view_acts(site: "Site") -> tuple[Act, ...]:
+    def save(shared: bool) -> Callable[[Given], Procedure[Said]]:
+        def do(given: Given) -> Procedure[Said]:
+            path, query = given["page"].strip("/"), _query(site, given)
+            made = yield from Operator.save_view.procedure(given["name"], path, query, shared=shared)
+            where = f"{path}?{urlencode(query)}" if query else path
+            whom = "for everybody" if shared else "for you"
+            return Said(f"Saved {whom}: {given['name'].strip()}.", {"id": made}, where)
+
+        return do
+
+    def delete(shared: bool) -> Callable[[Given], Procedure[Said]]:
+        def do(given: Given) -> Procedure[Said]:
+            gone = yield from Operator.delete_view.procedure(_id(given["id"]), shared=shared)
+            return Said(f"Deleted: {gone.name}.", {"id": gone.id}, "views")
+
+        return do
+
+    asked = (Field("name", "Name"), Field("page"), Field("query", required=False))
+    one = (Field("id"),)
+    return (
+        Act("view save", "Save view", save(shared=False), asked, _no_command, role="viewer"),
+        Act("view share", "Save view for everybody", save(shared=True), asked, _no_command),
+        Act("view delete", "Delete view", delete(shared=False), one, _no_command, role="viewer"),
+        Act("view unshare", "Delete view of everybody", delete(shared=True), one, _no_command),
+    )
+
+
+def _no_command(_: Given) -> tuple[str, ...]:
+    """Views are of the dashboard: the command line has the filters themselves."""
+    return ()
+
+
+def _query(site: "Site", given: Given) -> Mapping[str, str]:
+    """What the page would take, so that a view that is saved can be opened."""
+    path = given["page"].strip("/")
+    found = page_of(site, path)
+    if found is None:
+        raise ConfigurationError(f"there is no page {path[:80]!r} to save a view of")
+    pairs = parse_qsl(given.get("query", ""), keep_blank_values=False, max_num_fields=50)
+    query = {name: value for name, value in pairs if name not in PLACES}
+    for name, value in query.items():
+        if name not in found.names():
+            raise ConfigurationError(
+                f"{path} does not know {name[:40]!r} (known: {', '.join(found.names())})"
+            )
+        check_no_secret(value, site.masked_of(""), "view")
+    return query
+
+
+def _id(word: str) -> UUID:
+    try:
+        return UUID(word)
+    except ValueError:
+        raise ConfigurationError(f"{word[:80]!r} is not the id of a view") from None
