@@ -10,12 +10,12 @@ from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
 
-app = typer.Typer(help="Say which settings hold here, and why.", no_args_is_help=True)
+app = typer.Typer(help="Show which settings apply here, and why.", no_args_is_help=True)
 
 
 @app.callback()
 def config() -> None:
-    """Say which settings hold here, and why."""
+    """Show which settings apply here, and why."""
 
 
 @app.command("show")

@@ -108,7 +108,7 @@ def edit_command(
         list[str] | None,
         typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Arguments to set: note=hello order_id:=17"),
     ] = None,
-    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to take out.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to remove.")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
     run_after: Annotated[

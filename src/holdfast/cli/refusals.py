@@ -22,7 +22,7 @@ _WAYS_OUT = {
     "elsewhere": ". See: holdfast jobs show {id}",
     "no_group": ". Use one that holdfast dead list shows, such as 1f3a9c02",
     "no_operation": ". The list: holdfast operations list",
-    "ended": ". Begin it anew where there is more to do",
+    "ended": ". Start a new one if there is more to do",
     "has_runner": ". See how far it is: holdfast operations show {id}",
     "no_worker_id": ". The list: holdfast workers list",
     "no_host": ". The list: holdfast workers list",
@@ -55,7 +55,7 @@ _WAYS_OUT = {
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
     "no_relay": ". Of a projection: holdfast projection retry {subscription}",
     "sent_twice": ". Put it back instead: holdfast subscriptions reset {subscription} --to POSITION",
-    "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
+    "applied_twice": ". Rebuild it instead: holdfast projection rebuild {subscription}",
 }
 
 # Said instead of it: it names options.

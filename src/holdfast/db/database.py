@@ -72,7 +72,7 @@ def _no_silent_rollback() -> Iterator[None]:
     except psycopg.Rollback as error:
         raise RuntimeError(
             "the handler raised psycopg.Rollback, so nothing of it stays. "
-            "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
+            "Say what happens to the job: raise Retry, Snooze, Cancel or DeadLetter"
         ) from error
 
 

@@ -49,7 +49,7 @@ class Schedule:
     payload: dict[str, Any]
     origin: str  # 'code' or 'operator'
     declared_seconds: float | None  # since a worker last said that its code has it
-    is_declared: bool  # False: it is of code that no living worker has, so that nobody fires it
+    is_declared: bool  # False: it is of code that no live worker has, so that nobody fires it
     paused_seconds: float | None  # None: it is not paused
     paused_by: str | None
     next_at: datetime | None
@@ -342,7 +342,7 @@ def _remove(name: str, who: Actor) -> Flow[None]:
         ago = span((found.now - (found.declared_at or found.now)).total_seconds())
         raise Refused(
             "schedule_in_code",
-            f"schedule {name!r} is in the code of a living worker (last heard of {ago} ago), which would bring it back. "
+            f"schedule {name!r} is in the code of a live worker (last heard of {ago} ago), which would bring it back. "
             "Take it out of the code, or pause it",
             name=name,
         )
