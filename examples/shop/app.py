@@ -58,7 +58,7 @@ def totals(tx: Transaction, event: Event[OrderPaid]) -> None:
 
 @app.task
 def send_receipt(job: Job, tx: Transaction, order_id: int) -> None:
-    """What is written through `tx` commits together with the job's completion, exactly once."""
+    """Writes through `tx` commit together with the job's completion, exactly once."""
     send_mail(job, order_id)
     tx.execute("INSERT INTO receipts VALUES (%s, %s, %s)", [order_id, job.id, job.fence])
 

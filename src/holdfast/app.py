@@ -1,5 +1,5 @@
 """Holdfast: the app. The only place that builds everything else from settings, a database and registries. Code that only a
-worker needs is imported when a worker starts, so that other processes are ready sooner."""
+worker needs is imported when one starts."""
 
 import contextlib
 import functools
@@ -166,11 +166,9 @@ class Holdfast(Registry, Verbs):
         return await aenqueue_all(self._writer, jobs, conn)
 
     def enqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
-        """Load very many jobs by COPY, all or none, and return how many: `app.enqueue_copy(send.job(i) for i in ids)`.
-
-        The jobs are streamed, so memory use stays constant. They cannot have an idempotency key, a replace key or
-        follow-ups, and their queue cannot be ordered by key; for these, and for handles, use enqueue_many.
-        """
+        """Load very many jobs by COPY, all or none, and return how many: `app.enqueue_copy(send.job(i) for i in ids)`. They
+        are streamed, so memory use stays constant. They cannot have an idempotency key, a replace key or follow-ups, nor an
+        ordered queue; for these, and for handles, use enqueue_many."""
         return self._writer.load(jobs)
 
     async def aenqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
@@ -185,9 +183,8 @@ class Holdfast(Registry, Verbs):
         when: When = "completed",
         conn: object = None,
     ) -> GroupHandle:
-        """Write jobs, and a callback once all of them have completed, or with `when="finished"` have ended in any way:
-        `app.group([resize.job(n) for n in pages], then=report.job())`. The callback of an empty group is enqueued at
-        once."""
+        """Write jobs, and a callback for when all have completed, or with `when="finished"` ended in any way:
+        `app.group([resize.job(n) for n in pages], then=report.job())`. An empty group's callback is enqueued at once."""
         return NewGroup(jobs, then, conn, when).enqueue(self._writer, conn)
 
     async def agroup(

@@ -80,7 +80,7 @@ class Settings:
         if self.heartbeat * 2 > self.dead_after:
             raise ConfigurationError(
                 f"dead_after ({self.dead_after:g} s) must be at least twice heartbeat ({self.heartbeat:g} s), "
-                "or one late beat would fence a living worker"
+                "or one late beat would fence a live worker"
             )
         if self.lease < self.dead_after + self.sweep:
             raise ConfigurationError(

@@ -38,7 +38,7 @@ class OutMessage:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """It is stored. `duplicate`: it was before."""
+    """The message is stored. `duplicate`: it was stored before."""
 
     duplicate: bool = False
     receipt: str | None = None
@@ -56,7 +56,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Never as it is, however often it is tried."""
+    """The message will never be accepted as it is."""
 
     reason: Reason
     detail: str
@@ -137,11 +137,11 @@ class Source(Protocol):
         ...
 
     async def ack(self, receipts: Sequence[object]) -> None:
-        """They are done with. Comes after the commit; where it is lost they come again, and are dropped."""
+        """The messages are done. Called after the commit; if it is lost they come again, and are dropped."""
         ...
 
     async def release(self, receipts: Sequence[object], *, delay: float) -> None:
-        """They are to come again, to anybody."""
+        """Make the messages come again, to any reader."""
         ...
 
 

@@ -93,7 +93,7 @@ def test_blocked_subscription(case: Case, app: Holdfast, monkeypatch: pytest.Mon
     assert finding["what"] == "2 subscriptions that cannot go on for now: events wait in the log"
     assert finding["fix"] == ["holdfast relays check loose", "holdfast relays check out"]
     assert finding["details"][1] == (
-        "out (relay), 2 events behind, 1 h: the destination is away: nobody is at home"
+        "out (relay), 2 events behind, 1 h: the destination is unreachable: nobody is at home"
     )
     wait_until(lambda: position(case, "out") == 2, "it went on")
 
@@ -110,7 +110,7 @@ def test_parked_events_and_skipped_events(case: Case, app: Holdfast) -> None:
     assert parked["level"] == "warning"
     assert parked["what"] == (
         "2 keys of 1 subscription parked at an event that was refused, with 1 event behind them: "
-        "nothing of a parked key goes on until somebody decides"
+        "a parked key waits until somebody decides"
     )
     assert parked["fix"] == ["holdfast subscriptions retry out"]
     assert parked["otherwise"] == ["holdfast subscriptions forget-failures out --yes"]

@@ -76,6 +76,6 @@ def test_a_schedule_that_no_living_code_has_can_be_removed(case: Case, app: Hold
     assert case.found("overdue_schedule") is None
     finding = case.cure("undeclared_schedule", "-a", "doctor_app:app")
     assert finding["level"] == "warning"
-    assert finding["what"] == "1 schedule in no living worker's code: nobody fires it"
+    assert finding["what"] == "1 schedule in no live worker's code: nobody fires it"
     assert finding["fix"] == ["holdfast schedule remove hello"]
     assert finding["otherwise"] == ["holdfast worker doctor_app:app --queue inbox"]

@@ -44,7 +44,7 @@ def test_a_broker_that_nobody_reads_is_found_until_a_worker_is_there(case: Case)
     assert case.found("broken_source") is None  # one cause, one finding
     finding = case.cure("unread_source", *HERE)
     assert finding["level"] == "error"
-    assert finding["what"] == "1 broker that no living worker reads: its messages wait there"
+    assert finding["what"] == "1 broker that no live worker reads: its messages wait there"
     assert finding["fix"] == ["holdfast worker sources_app:app"]
     assert finding["details"] == ["orders (task ordered), last read by a worker 3 h ago"]
 

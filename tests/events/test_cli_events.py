@@ -205,7 +205,7 @@ def test_a_subscription_is_paused_shown_reset_and_resumed(
     assert re.search(r"^paused +\d+ s, by ann$", shown, re.MULTILINE)
 
     assert cli.text("subscriptions", "reset", "send_receipt", "--to", "1", "--dry-run") == (
-        "Dry run: send_receipt would go on after position 1: 1 event of the log not at all. Nothing was changed.\n"
+        "Dry run: send_receipt would continue after position 1: 1 event of the log not at all. Nothing was changed.\n"
     )
     assert cli.refused("subscriptions", "reset", "send_receipt", "--to", "1").startswith(
         "this would put send_receipt to position 1: 1 event of the log not at all. Say so: --yes"

@@ -70,11 +70,11 @@ def test_projections_are_listed_paused_and_begun_anew(kit: Kit, cli: Cli) -> Non
 
     assert cli("projection", "pause", "totals").out == "totals is paused.\n"
     assert standing(kit)["status"] == "paused"
-    assert cli("projection", "resume", "totals").out == "totals goes on.\n"
+    assert cli("projection", "resume", "totals").out == "totals is resumed.\n"
 
     refused = cli("projection", "reset", "totals")
     assert "this would empty totals and apply every event again. Say so: --yes" in refused.err
-    assert cli("projection", "reset", "totals", "--yes").out == "totals begins anew.\n"
+    assert cli("projection", "reset", "totals", "--yes").out == "totals starts over.\n"
     assert (count(kit), standing(kit)["position"]) == (0, 0)
     run_until(kit, 3)
     assert count(kit) == 3

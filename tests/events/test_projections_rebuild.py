@@ -303,7 +303,7 @@ async def test_a_function_that_writes_beside_the_shadow_is_stopped(app: Holdfast
             begun = await totals.arebuild()
             await await_until(lambda: standing(akit, "totals@1").get("status") == "paused", "stopped")
             problem = standing(akit, "totals@1")["problem"]
-            assert f"it wrote to {beside} while its tables are built anew. Name every table" in problem
+            assert f"it wrote to {beside} while its tables are rebuilt. Name every table" in problem
             assert (table(akit), akit.sql("SELECT * FROM seen")) == before
             await begun.acancel()
 

@@ -102,7 +102,7 @@ def ran_on(kit: Kit) -> dict[str | None, set[str]]:
 
 
 class Claims:
-    """The claims of a living worker that owns some buckets."""
+    """The claims of a live worker that owns some buckets."""
 
     def __init__(self, app: Holdfast, kit: Kit, buckets: Sequence[int], rules: QueueRules) -> None:
         self._worker = WorkerIdentity.create()

@@ -169,7 +169,7 @@ def test_nothing_of_a_failed_attempt_stays(app: Holdfast, kit: Kit) -> None:
     for name in ("s_work", "a_work"):
         assert rows[name, "rollback"]["last_error"] == (
             "RuntimeError: the handler raised psycopg.Rollback, so nothing of it stays. "
-            "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
+            "Say what happens to the job: raise Retry, Snooze, Cancel or DeadLetter"
         )
 
 

@@ -184,7 +184,7 @@ def test_an_invalid_index_is_built_again(database: Database) -> None:
     user = database.ask("SELECT quote_ident(current_user)")[0][0]
     assert str(caught.value) == (
         f'migration 0002_indexes failed as role {user}: could not create unique index "once_one" (23505). '
-        "What it has done stays, and the next run goes on from there."
+        "Finished work is kept, and the next run continues from there."
     )
     assert database.ask(STATE) == [("once_one", False)]
     database.run("DELETE FROM holdfast.once")

@@ -109,7 +109,7 @@ def put(conn: Conn, *rows: NewRow) -> list[Enqueued]:
 
 
 def register(conn: Conn, host: str = "host") -> str:
-    """A living worker; its identity."""
+    """A live worker; its identity."""
     worker = WorkerIdentity(host, 1, uuid4().hex)
     run(conn, workers.register(worker, queues=["inbox"], tasks=["work"], concurrency=10, release="test"))
     return worker.id

@@ -287,7 +287,7 @@ def test_an_act_whose_entry_is_gone_does_not_happen(conn: Conn, database: Databa
     found = ann.find_operation(begun.id)
     assert (found.done, found.fault) == (
         0,
-        "ConfigurationError: its entry in the audit is gone: begin the act anew",
+        "ConfigurationError: its entry in the audit is gone: start the act again",
     )
     assert one(conn, "SELECT count(*) FROM holdfast.work") == 5
 

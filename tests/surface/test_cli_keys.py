@@ -245,7 +245,7 @@ def test_holds_that_cannot_be_are_refused(shop: Shop, cli: Cli) -> None:
 
 def test_a_key_gets_a_limit_of_its_own_and_loses_it(kit: Kit, cli: Cli) -> None:
     cli.text("queue", "create", "tenants", "--fair", "--key-concurrency", "5")
-    assert cli.text("keys", "limits") == "No key has a limit of its own.\n"
+    assert cli.text("keys", "limits") == "No key has its own limit.\n"
     lines = cli.text("keys", "limit", "tenants", "b\x1b[31m", "a", "--concurrency", "1000").splitlines()
     assert [re.split(r"\s{2,}", line)[0:3:2] for line in lines[1:]] == [["tenants", "1,000"]] * 2
     assert not any(unsafe(line) for line in lines)

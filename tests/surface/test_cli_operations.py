@@ -61,7 +61,7 @@ def test_an_act_in_the_background_is_begun_shown_run_and_listed(cli: Cli) -> Non
     (entry,) = cli.json("audit", "--verb", "jobs cancel")["audit"]
     assert (entry["operation"], entry["count"], entry["reason"]) == (operation, 7, "wrong file")
     assert cli.refused("operations", "run", operation) == (
-        f"operation {operation} has ended: it is done. Begin it anew where there is more to do"
+        f"operation {operation} has ended: it is done. Start a new one if there is more to do"
     )
 
 

@@ -215,10 +215,10 @@ def test_a_task_that_nobody_knows_is_paused_with_a_question(kit: Kit, call: Call
     done = call("task", "pause", "sennd", "--app", shop)
     assert done.exit_code == 0
     assert done.stdout == "Task sennd is paused. Jobs set aside: 0\n"
-    assert done.stderr == "note: no app or living worker here knows a task 'sennd'. Did you mean 'send'?\n"
+    assert done.stderr == "note: no app or live worker here knows a task 'sennd'. Did you mean 'send'?\n"
     done = call("task", "resume", "lod", "--app", shop)
     assert done.stdout == "Task lod was not paused. Jobs put back: 0\n"
-    assert done.stderr == "note: no app or living worker here knows a task 'lod'. Did you mean 'load'?\n"
+    assert done.stderr == "note: no app or live worker here knows a task 'lod'. Did you mean 'load'?\n"
 
 
 def test_the_other_name_of_a_task_is_another_name(call: Call, kit: Kit, shop: str) -> None:

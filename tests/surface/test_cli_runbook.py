@@ -86,7 +86,7 @@ def test_without_a_name_the_questions_are_listed_and_no_database_is_needed() -> 
     assert found[0] == {
         "name": "oldest-due",
         "view": "holdfast.oldest_due",
-        "asks": "since when the oldest due job of each queue waits",
+        "asks": "how long the oldest due job of each queue has waited",
     }
     assert [q["name"] for q in found] == list(QUESTIONS)
 

@@ -378,12 +378,12 @@ async def test_what_a_living_workers_code_has_is_not_removed_and_what_none_has_i
     await scheduler.tick()
     await scheduler.stop()
     assert re.fullmatch(
-        r"schedule 'nightly' is in the code of a living worker \(last heard of [\d.]+ s ago\), which would bring it back. "
+        r"schedule 'nightly' is in the code of a live worker \(last heard of [\d.]+ s ago\), which would bring it back. "
         r"Take it out of the code, or pause it: holdfast schedule pause nightly",
         refused(ConfigurationError, "remove", "nightly"),
     )
     akit.sql("UPDATE holdfast.schedules SET declared_at = declared_at - interval '3 hours'")
-    assert call("list").stdout.strip().endswith("in no living worker's code for 3 h")
+    assert call("list").stdout.strip().endswith("in no live worker's code for 3 h")
     call("remove", "nightly")
 
 

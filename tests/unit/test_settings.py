@@ -64,7 +64,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
         ({"HOLDFAST_PROCESS_JOBS": "0"}, "process_jobs must be at least 1, not 0"),
         (
             {"HOLDFAST_DEAD_AFTER": "4"},
-            "dead_after (4 s) must be at least twice heartbeat (3 s), or one late beat would fence a living worker",
+            "dead_after (4 s) must be at least twice heartbeat (3 s), or one late beat would fence a live worker",
         ),
         (
             {"HOLDFAST_LEASE": "5"},

@@ -287,7 +287,7 @@ def test_the_switcher_in_a_browser(chromium: Browser, shop: Kit) -> None:
         page.locator("[data-switch] summary").click()
         page.get_by_role("link", name=re.compile("^old")).click()
         page.wait_for_url("**/d/old/jobs?state=dead_letter")
-        expect(page.locator("main")).to_contain_text("The database is away")
+        expect(page.locator("main")).to_contain_text("The database is unreachable")
         page.locator("[data-switch] summary").click()
         page.get_by_role("link", name=re.compile("^production")).click()
         page.wait_for_url("**/d/production/jobs?state=dead_letter")

@@ -162,7 +162,7 @@ async def test_a_database_that_is_away_is_shown_and_delays_no_other(
     assert not stuck.done()
     gate.set()
     answer = await stuck
-    assert (answer.status_code, "The database is away" in answer.text) == (503, True)
+    assert (answer.status_code, "The database is unreachable" in answer.text) == (503, True)
     assert len(links(answer.text)) == 3  # and one can leave it
 
     async def shown() -> Any:

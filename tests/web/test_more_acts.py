@@ -158,7 +158,7 @@ async def test_a_subscription_is_put_elsewhere(full: Shop) -> None:
     position = "SELECT position FROM holdfast.subscriptions WHERE name = 'order_totals'"
     assert full.kit.sql(position)[0]["position"] == 59
     text = await full.done("subscriptions-reset", name="order_totals", to="40")
-    assert "order_totals would go on after position 40: 19 events of the log again" in text
+    assert "order_totals would continue after position 40: 19 events of the log again" in text
     assert "on top of what was applied before" in text
     assert full.kit.sql(position)[0]["position"] == 40
     assert full.audited() == ("mara", "web", "reset_subscription")

@@ -195,9 +195,9 @@ def test_the_command_asks_first_and_names_what_loses_its_place(
         "--dry-run)"
     )
     result = CliRunner().invoke(cli, [*words, *here, "--dry-run"])
-    assert result.stdout == "Run order:1 of checkout would go on with 1 record without a place: charge.\n"
+    assert result.stdout == "Run order:1 of checkout would continue with 1 record without a place: charge.\n"
     assert run.state()[0] == "diverged"
     result = CliRunner().invoke(cli, [*words, *here, "--yes"])
-    assert result.stdout == "Run order:1 of checkout goes on with 1 record without a place: charge.\n"
+    assert result.stdout == "Run order:1 of checkout continues with 1 record without a place: charge.\n"
     assert shop.kit.workflows.run(run) == ["RESERVE", "INVOICE", "went"]
     sys.modules.pop("new_checkout")

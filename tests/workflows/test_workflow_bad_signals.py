@@ -87,7 +87,7 @@ def _set_aside(desk: Desk) -> Run[str]:
 def test_the_signal_is_dropped_and_the_run_waits_for_the_next(desk: Desk) -> None:
     run = _set_aside(desk)
     assert desk.done("workflow", "retry", "order:1", "--drop-signal", "--yes") == (
-        "Run order:1 of approval goes on without that signal: decided is dropped."
+        "Run order:1 of approval continues without that signal: decided is dropped."
     )
     assert desk.kit.workflows.run_until_waiting(run) == ["decided"]
     run.signal(DECIDED({"yes": True}))

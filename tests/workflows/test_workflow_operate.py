@@ -273,7 +273,7 @@ def test_a_signal_wakes_the_run_that_waits_for_it(runs: Runs, call: Call) -> Non
     )
     assert not runs.is_due(grant.id)
     text = call("signal", "order:1", "decided", '{"yes": true}', "--key", "k1").stdout
-    assert text == "Signal decided is sent: run order:1 of checkout waits for it, and goes on.\n"
+    assert text == "Signal decided is sent: run order:1 of checkout waits for it, and continues.\n"
     assert runs.is_due(grant.id)
     assert said(call("signal", "order:1", "decided", "--key", "k1", "--json"))["changed"] is False
     named = {"run": str(grant.id), "workflow": "checkout", "id": "order:1"}

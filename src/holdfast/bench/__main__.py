@@ -81,9 +81,7 @@ def parser() -> Parser:
         prog="holdfast bench", description=__doc__, epilog="`holdfast bench list` names the scenarios."
     )
     options.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="what to measure; all: every one")
-    options.add_argument(
-        "--url", help="measure this server, in databases of its own that are dropped at the end"
-    )
+    options.add_argument("--url", help="measure this server, in temporary databases")
     options.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     options.add_argument("--append", action="store_true", help="keep the other scenarios that FILE holds")
     options.add_argument("--repeats", type=number(int, 1), help="rounds (default: 5, quick: 1)")

@@ -44,7 +44,7 @@ DatabaseOption = Annotated[
 ]
 AppOption = Annotated[
     str | None,
-    typer.Option("--app", "-a", help="MODULE:APP whose database is meant.", show_default=APP_VARIABLE),
+    typer.Option("--app", "-a", help="MODULE:APP whose database to use.", show_default=APP_VARIABLE),
 ]
 AppArgument = Annotated[
     str | None,

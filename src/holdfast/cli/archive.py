@@ -11,7 +11,7 @@ from holdfast.cli.report import print_report
 from holdfast.operate.jobs import JobPage, JobReport
 from holdfast.operate.operator import Operator
 
-app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
+app = typer.Typer(help="Search and show finished jobs.", no_args_is_help=True)
 
 
 @app.command("search")

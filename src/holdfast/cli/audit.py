@@ -17,7 +17,7 @@ from holdfast.store.audit import AuditLine
 def audit_command(
     limit: LimitOption = 50,
     before: Annotated[
-        int | None, typer.Option(metavar="ENTRY", min=0, max=2**63 - 1, help="Go on below this entry.")
+        int | None, typer.Option(metavar="ENTRY", min=0, max=2**63 - 1, help="Continue below this entry.")
     ] = None,
     actor: Annotated[str | None, typer.Option(metavar="NAME", help="Only by this one.")] = None,
     verb: Annotated[

@@ -28,8 +28,8 @@ def bench_command(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Measure this server, in databases of its own that are dropped at the end.",
-            show_default="a server of its own",
+            help="Measure this server, in temporary databases.",
+            show_default="a temporary server",
         ),
     ] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds.", show_default="5")] = None,

@@ -14,12 +14,12 @@ from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
 from holdfast.settings import Setting, describe_settings
 
-app = typer.Typer(help="Say which settings hold here, and why.", no_args_is_help=True)
+app = typer.Typer(help="Show which settings apply here, and why.", no_args_is_help=True)
 
 
 @app.callback()
 def config() -> None:
-    """Say which settings hold here, and why."""
+    """Show which settings apply here, and why."""
 
 
 @app.command("show")

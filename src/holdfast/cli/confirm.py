@@ -16,7 +16,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many and 
 
 BackgroundOption = Annotated[
     bool,
-    typer.Option("--background", help="Leave it to the workers: holdfast operations shows how far it is."),
+    typer.Option("--background", help="Leave it to the workers: holdfast operations shows its progress."),
 ]
 
 

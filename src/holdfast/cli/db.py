@@ -28,7 +28,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.settings import load_settings
 
 app = typer.Typer(
-    help="Start, stop and look at the embedded PostgreSQL server (development, or one host).",
+    help="Start, stop and inspect the embedded PostgreSQL server (development, or one host).",
     no_args_is_help=True,
 )
 

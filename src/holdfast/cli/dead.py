@@ -25,7 +25,7 @@ from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.store.dead import DeadFilter
 
-app = typer.Typer(help="Look at dead letters, put them back to work, delete them.", no_args_is_help=True)
+app = typer.Typer(help="List dead letters, put them back to work, delete them.", no_args_is_help=True)
 
 AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
 
@@ -37,7 +37,7 @@ def list_command(
     operator: Operator,
     each: Annotated[bool, typer.Option("--each", help="One by one, the last to die first.")] = False,
     limit: LimitOption = 50,
-    after: Annotated[str | None, typer.Option(help="Go on where a page of --each ended.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue where a page of --each ended.")] = None,
 ) -> Shown[DeadPage] | Shown[DeadGroups]:
     """List dead letters by task and error, the largest group first; with --each or --group one by one."""
     wanted = which.filter()

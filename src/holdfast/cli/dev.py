@@ -33,7 +33,7 @@ def dev_command(
         int | None,
         typer.Option("--concurrency", "-c", min=1, max=10_000, help="Jobs at a time.", show_default="10"),
     ] = None,
-    exit_when_idle: Annotated[bool, typer.Option(help="Leave when nothing is due.")] = False,
+    exit_when_idle: Annotated[bool, typer.Option(help="Exit when nothing is due.")] = False,
     health_port: HealthPortOption = None,
     health_host: HealthHostOption = None,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,

@@ -52,7 +52,7 @@ def enqueue_command(
     wait: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN", help="Wait so long for its result, such as 30s; if none comes: exit 124."
+            metavar="SPAN", help="How long to wait for its result, such as 30s; then exit with 124."
         ),
     ] = None,
     *,

@@ -44,7 +44,7 @@ TaskOption = Annotated[
     str | None, typer.Option("--task", "-t", help="Only of this task.", autocompletion=complete_task)
 ]
 BackingOffOption = Annotated[
-    bool, typer.Option("--backing-off", help="Only that failed and wait for their next attempt.")
+    bool, typer.Option("--backing-off", help="Only jobs that failed and wait for their next attempt.")
 ]
 KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only with this partition key.")]
 TagOption = Annotated[str | None, typer.Option("--tag", help="Only with this tag.")]
@@ -59,10 +59,11 @@ NewerOption = Annotated[
     str | None, typer.Option("--newer-than", metavar="AGE", help="Only created within: 90s, 15m, 2h, 3d.")
 ]
 WorkerOption = Annotated[
-    str | None, typer.Option("--worker", metavar="ID", help="Only that this worker runs, or had last.")
+    str | None, typer.Option("--worker", metavar="ID", help="Only jobs that this worker runs, or ran last.")
 ]
 MinAttemptsOption = Annotated[
-    int | None, typer.Option("--min-attempts", metavar="N", help="Only with that many attempts spent.")
+    int | None,
+    typer.Option("--min-attempts", metavar="N", help="Only with at least that many attempts spent."),
 ]
 FieldOption = Annotated[
     str | None,
@@ -78,7 +79,7 @@ DiedSinceOption = Annotated[
     str | None, typer.Option("--newer-than", metavar="AGE", help="Only died within: 90s, 15m, 2h, 3d.")
 ]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", help="How many at most.")]
-AfterOption = Annotated[UUID | None, typer.Option(help="Go on where a page ended.")]
+AfterOption = Annotated[UUID | None, typer.Option(help="Continue where a page ended.")]
 PatienceOption = Annotated[
     str | None,
     typer.Option(

@@ -15,7 +15,7 @@ NEW = {  # file -> what it is
     "test_jobs.py": "a test",
 }
 FolderArgument = Annotated[
-    Path, typer.Argument(help="Where to write them; made if it is not there.", show_default="this folder")
+    Path, typer.Argument(help="Where to write them; created if missing.", show_default="this folder")
 ]
 
 

@@ -22,7 +22,10 @@ def limit_command(
     keys: KeysArgument,
     operator: Operator,
     concurrency: Annotated[
-        str, typer.Option(metavar="N", help="Jobs of the key that run at once; none: as of any other key.")
+        str,
+        typer.Option(
+            metavar="N", help="Jobs of the key that run at once; none: the same as for any other key."
+        ),
     ],
 ) -> Shown[LimitedKeys]:
     """Give keys their own limit, over all workers, in place of the queue's --key-concurrency.
@@ -41,7 +44,7 @@ def limits_command(
 ) -> Shown[LimitedKeys]:
     """List the keys that have their own limit."""
     found = operator.limited_keys(queue, limit=limit)
-    return Shown(found, lambda found: _print(found, "No key has a limit of its own."))
+    return Shown(found, lambda found: _print(found, "No key has its own limit."))
 
 
 def _print(found: LimitedKeys, none: str) -> None:

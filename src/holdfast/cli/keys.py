@@ -31,9 +31,7 @@ from holdfast.operate.wording import several
 from holdfast.store.holds import Hold
 from holdfast.store.keys import KeyLine, StuckKey, Target
 
-app = typer.Typer(
-    help="Keys: which wait for what, letting them go on, and holding them.", no_args_is_help=True
-)
+app = typer.Typer(help="See what keys wait for, release them and hold them.", no_args_is_help=True)
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete_queue)]
 AnyQueueArgument = Annotated[
@@ -51,7 +49,7 @@ def list_command(
     queue: QueueArgument,
     operator: Operator,
     limit: LimitOption = 50,
-    after: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a page ended.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="KEY", help="Continue where a page ended.")] = None,
 ) -> Shown[KeyPage]:
     """List the keys of a queue that have live jobs, with the first job of each. Ordered by bucket, not by name."""
     return Shown(operator.list_keys(queue, after=after, limit=limit), _print_page)
@@ -96,7 +94,7 @@ def blocked_command(
         bool, typer.Option("--waiting", help="Also keys whose first job is only due later.")
     ] = False,
     later: Annotated[
-        str, typer.Option(metavar="SPAN", help="With --waiting: due later than so much from now.")
+        str, typer.Option(metavar="SPAN", help="With --waiting: due later than this from now.")
     ] = "1m",
     limit: LimitOption = 50,
 ) -> Shown[StuckKeys]:
@@ -225,7 +223,7 @@ def release_command(
         bool, typer.Option("--retry", help="Run the blocking job again, in its place, with fresh attempts.")
     ] = False,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Let the key go on without it; it stays a dead letter.")
+        bool, typer.Option("--skip", help="Let the key continue without it; it stays a dead letter.")
     ] = False,
     everything: AllOption = False,
 ) -> Shown[Released]:

@@ -12,14 +12,14 @@ from holdfast.errors import ConfigurationError
 
 
 def lab_command(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine alone.")] = 8766,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on 127.0.0.1 only.")] = 8766,
     play: Annotated[
         int | None, typer.Option(metavar="SCENE", help="Play the script of this scene, without a browser.")
     ] = None,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="With the scene's guard switched off: the promise must break.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="What is left to chance in a play.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random choices in a play.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Watch each promise hold, and break without its guard: real workers on a temporary server."""

@@ -16,9 +16,7 @@ NONE = "none"  # takes a limit away
 
 WeightOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="KEY=NUMBER", help="Turns of a key in a fair queue, where they are not 1; repeatable."
-    ),
+    typer.Option(metavar="KEY=NUMBER", help="Turns of a key in a fair queue, if they are not 1; repeatable."),
 ]
 ConcurrencyOption = Annotated[
     str | None, typer.Option(metavar="N", help="Jobs of the queue that run at once, over all workers.")
@@ -36,14 +34,14 @@ BurstOption = Annotated[
 KeyRateOption = Annotated[str | None, typer.Option(metavar="N/s|m|h|d", help="Starts of each partition key.")]
 KeyBurstOption = Annotated[int | None, typer.Option(help="As --burst, for --key-rate.")]
 AgingOption = Annotated[
-    str | None, typer.Option(metavar="SPAN", help="Waiting so long counts as much as one priority: 90s, 5m.")
+    str | None, typer.Option(metavar="SPAN", help="How much waiting counts as one priority: 90s, 5m.")
 ]
 
 KeepOption = Annotated[
     bool | None,
     typer.Option(
         "--keep-completed/--drop-completed",
-        help="Whether completed jobs stay in the archive. Dropped ones have no result, and nobody can look at them.",
+        help="Whether completed jobs stay in the archive. Dropped ones have no result and cannot be inspected.",
         show_default="keep",
     ),
 ]

@@ -13,7 +13,7 @@ from holdfast.cli.arguments import parse_span
 from holdfast.cli.exits import PENDING
 from holdfast.db import migrate
 
-app = typer.Typer(help="Make and upgrade the schema in the database.", no_args_is_help=True)
+app = typer.Typer(help="Create and upgrade the schema in the database.", no_args_is_help=True)
 
 
 @app.command("up")
@@ -21,10 +21,10 @@ def up_command(
     database_url: DatabaseOption = None,
     app: AppOption = None,
     lock_timeout: Annotated[
-        str, typer.Option(metavar="SPAN", help="Wait so long for a lock, per try: 2s, 500ms.")
+        str, typer.Option(metavar="SPAN", help="How long to wait for a lock, per try: 2s, 500ms.")
     ] = "2s",
     patience: Annotated[
-        str, typer.Option(metavar="SPAN", help="Go on trying for so long, per migration: 60s, 5m.")
+        str, typer.Option(metavar="SPAN", help="How long to keep trying, per migration: 60s, 5m.")
     ] = "60s",
 ) -> None:
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""

@@ -15,7 +15,7 @@ from holdfast.operate.operator import Operator
 from holdfast.store.operations import STATES, Operation
 
 app = typer.Typer(
-    help="See how far acts over many are that workers carry on, and stop them.", no_args_is_help=True
+    help="See the progress of bulk acts that workers carry out, and stop them.", no_args_is_help=True
 )
 OperationArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 
@@ -25,7 +25,7 @@ OperationArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 def list_command(
     state: Annotated[str | None, typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.")] = None,
     limit: LimitOption = 50,
-    after: Annotated[str | None, typer.Option(metavar="PLACE", help="Go on where a page ended.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="PLACE", help="Continue where a page ended.")] = None,
     *,
     operator: Operator,
 ) -> Shown[OperationPage]:

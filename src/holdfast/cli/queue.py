@@ -21,7 +21,7 @@ from holdfast.operate.queues import QueueMade, QueueSet, QueueSync
 from holdfast.store.queue_load import QueueLoad
 from holdfast.tasks.queueing import queue_rules
 
-app = typer.Typer(help="Make queues, list them, change, pause and resume them.", no_args_is_help=True)
+app = typer.Typer(help="Create queues, list, change, pause and resume them.", no_args_is_help=True)
 
 
 class Ordering(StrEnum):
@@ -47,7 +47,7 @@ def create_command(
         str | None,
         typer.Option(
             metavar="SPAN",
-            help="A claim is good for so long without renewal: 60s, 2m.",
+            help="How long a claim is valid without renewal: 60s, 2m.",
             show_default="the worker's",
         ),
     ] = None,
@@ -57,7 +57,7 @@ def create_command(
     on_dead_letter: Annotated[
         OnDeadLetter,
         typer.Option(
-            help="What a key does when one of its jobs fails for good: go on, wait for it, or be parked."
+            help="What a key does when one of its jobs fails for good: continue, wait for it, or be parked."
         ),
     ] = OnDeadLetter.skip,
     fair: Annotated[bool, typer.Option("--fair", help="Every partition key gets its turn.")] = False,
@@ -160,10 +160,10 @@ def _row(load: QueueLoad, waiting: bool, ordered: bool, rules: list[str]) -> lis
 def set_command(
     name: NameArgument,
     ordering: Annotated[
-        Ordering | None, typer.Option(help="Only while the queue is empty and nobody serves it.")
+        Ordering | None, typer.Option(help="Only while the queue is empty and no worker serves it.")
     ] = None,
     on_dead_letter: Annotated[
-        OnDeadLetter | None, typer.Option(help="Counts at once, also for workers that run.")
+        OnDeadLetter | None, typer.Option(help="Applies at once, also to running workers.")
     ] = None,
     weight: limits.WeightOption = None,
     concurrency: limits.ConcurrencyOption = None,
@@ -235,7 +235,9 @@ def _print_pause(done: QueuePause, changed: str, already: str) -> None:
 @command(asks_why=True, makes=True)
 def sync_command(
     app: AppOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be made; make nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be created; change nothing.")
+    ] = False,
     *,
     operator: Operator,
 ) -> Shown[QueueSync]:

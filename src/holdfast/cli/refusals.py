@@ -25,7 +25,7 @@ _WAYS_OUT = {
     "no_operation": ". The list: holdfast operations list",
     "no_entry": ". The list: holdfast audit",
     "under_way": ". Stop it first: holdfast operations stop {id}",
-    "ended": ". Begin it anew where there is more to do",
+    "ended": ". Start a new one if there is more to do",
     "has_runner": ". See how far it is: holdfast operations show {id}",
     "no_worker_id": ". The list: holdfast workers list",
     "no_host": ". The list: holdfast workers list",
@@ -58,7 +58,7 @@ _WAYS_OUT = {
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
     "no_relay": ". Of a projection: holdfast projection retry {subscription}",
     "sent_twice": ". Put it back instead: holdfast subscriptions reset {subscription} --to POSITION",
-    "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
+    "applied_twice": ". Rebuild it instead: holdfast projection rebuild {subscription}",
 }
 
 # Said instead of it: it names options.

@@ -7,13 +7,13 @@ import typer
 from holdfast.operate.roles import roles_sql
 
 app = typer.Typer(
-    help="Print the SQL that makes roles for producers, workers and operators.", no_args_is_help=True
+    help="Print the SQL that creates roles for producers, workers and operators.", no_args_is_help=True
 )
 
 
 @app.command("sql")
 def sql_command(
-    prefix: Annotated[str, typer.Option(help="What the names of all roles begin with.")] = "holdfast",
+    prefix: Annotated[str, typer.Option(help="The prefix of all role names.")] = "holdfast",
     queue: Annotated[
         list[str] | None,
         typer.Option(

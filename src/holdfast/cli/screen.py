@@ -15,9 +15,9 @@ from holdfast.cli import busy, render
 from holdfast.cli.arguments import parse_span
 from holdfast.errors import ConfigurationError, DatabaseUnavailable
 
-EveryOption = Annotated[str, typer.Option(metavar="SPAN", help="How often it is drawn: 2s, 500ms.")]
+EveryOption = Annotated[str, typer.Option(metavar="SPAN", help="How often to refresh: 2s, 500ms.")]
 TimesOption = Annotated[
-    int | None, typer.Option(min=1, help="Leave after that many pictures.", show_default="never")
+    int | None, typer.Option(min=1, help="Exit after that many frames.", show_default="never")
 ]
 
 # Another screen, no cursor, and what is too long for its line is cut: a line that goes on would move all below it. And back.

@@ -29,7 +29,7 @@ def stats_command(
     task: TaskOption = None,
     history: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="How the queues stood instead, step by step: 1h, 3d, 30d."),
+        typer.Option(metavar="SPAN", help="The past of the queues instead, step by step: 1h, 3d, 30d."),
     ] = None,
     *,
     operator: Operator,

@@ -21,7 +21,7 @@ NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 
 @command(looks=True)
 def status_command(
-    watched: Annotated[bool, typer.Option("--watch", help="Draw it again and again, until Ctrl-C.")] = False,
+    watched: Annotated[bool, typer.Option("--watch", help="Refresh it until Ctrl-C.")] = False,
     every: EveryOption = "2s",
     times: TimesOption = None,
     *,

@@ -29,16 +29,16 @@ def surface(module: str = "holdfast.web.serve", what: str = "the dashboard") -> 
 
 
 AllowedHostOption = Annotated[
-    list[str] | None, typer.Option(help="Another name that it may be reached by; may be repeated.")
+    list[str] | None, typer.Option(help="Another host name under which it may be reached; may be repeated.")
 ]
 ProxyHeaderOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The header in which a proxy names who asks.")
+    str | None, typer.Option(metavar="NAME", help="The header in which a proxy passes the user's name.")
 ]
 ProxyAddressOption = Annotated[
     list[str] | None, typer.Option(help="An address or network of that proxy; may be repeated.")
 ]
 AdminOption = Annotated[
-    list[str] | None, typer.Option(help="A name from the proxy that is an admin; others look.")
+    list[str] | None, typer.Option(help="A name from the proxy that is an admin; others are viewers.")
 ]
 OperatorOption = Annotated[
     list[str] | None, typer.Option(help="One who is an operator; both may be DATABASE=NAME.")
@@ -47,7 +47,7 @@ TokenHashOption = Annotated[
     str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
 ]
 UsersOption = Annotated[
-    str | None, typer.Option("--users", metavar="FILE", help="Who may come in: lines of NAME ROLE HASH.")
+    str | None, typer.Option("--users", metavar="FILE", help="A file of users: lines of NAME ROLE HASH.")
 ]
 NewUserOption = Annotated[
     str | None,

@@ -38,7 +38,7 @@ def worker_command(
             show_default="1",
         ),
     ] = None,
-    exit_when_idle: Annotated[bool, typer.Option(help="Leave when nothing is due.")] = False,
+    exit_when_idle: Annotated[bool, typer.Option(help="Exit when nothing is due.")] = False,
     loop: Annotated[
         EventLoop, typer.Option(help="uvloop takes a tenth less time per job, where it is installed.")
     ] = EventLoop.asyncio,

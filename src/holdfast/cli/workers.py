@@ -98,7 +98,9 @@ def drain_command(
     host: Annotated[str | None, typer.Option(help="Those of this host.")] = None,
     wait: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="Wait so long until they are gone, such as 60s; if not: exit 124."),
+        typer.Option(
+            metavar="SPAN", help="How long to wait until they are gone, such as 60s; then exit with 124."
+        ),
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,

@@ -74,7 +74,7 @@ class _NoSilentRollback:
         if isinstance(error, psycopg.Rollback):
             raise RuntimeError(  # noqa: TRY004 nothing has a wrong type
                 "the handler raised psycopg.Rollback, so nothing of it stays. "
-                "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
+                "Say what happens to the job: raise Retry, Snooze, Cancel or DeadLetter"
             ) from error
 
 

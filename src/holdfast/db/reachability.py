@@ -58,7 +58,7 @@ class Reachability:
             if self._lost_at is not None or (since is not None and since < self._back_at):
                 return
             self._lost_at = time.monotonic()
-        advice = "work goes on when it is back"
+        advice = "work continues when it is back"
         telemetry.emit(
             "database.lost", level=logging.WARNING, error=" ".join(str(error).split()), advice=advice
         )

@@ -20,11 +20,11 @@ class NotAllowed(ConfigurationError):
 class Egress:
     """Where requests may go. By default: https, port 443, public addresses.
 
-    `allow_networks`: networks that are not public and may be called all the same. `deny_networks`: your own public
-    addresses; they win. `nat64`: the prefixes of your NAT64, whose addresses are judged by the IPv4 address inside.
-    `allow_http`: also http:// and port 80. `ca_file`: certificates that are trusted beside the system's. `connect_timeout`:
-    for name, connection and TLS together; `timeout`: for all of a request. `proxy`: a proxy that vets; names are then
-    resolved by it, not here."""
+    `allow_networks`: networks that are not public but may be called. `deny_networks`: your own public addresses; they take
+    precedence. `nat64`: the prefixes of your NAT64, whose addresses are judged by the embedded IPv4 address. `allow_http`:
+    also http:// and port 80. `ca_file`: certificates to trust in addition to the system's. `connect_timeout`: for name,
+    connection and TLS together; `timeout`: for the whole request. `proxy`: a proxy that filters, and resolves names.
+    """
 
     __slots__ = (
         "allow_http",

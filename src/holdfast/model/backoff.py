@@ -13,9 +13,8 @@ class Backoff:
     """Delay before attempt n+1: `first * factor ** (n - 1)`, at most `cap`; or step n of `steps`, the last one from then on.
 
     With jitter the delay is drawn evenly from the upper half of that, so that jobs which failed together do not come back
-    together, and never at once. A step is drawn from 20 % around it: whoever writes steps means them.
-
-    `deadline`: an attempt that fails so long after the job was first due is the last one, whatever attempts are left.
+    together, and never at once. A step varies by only 20 %, because explicit steps are meant literally. `deadline`: an
+    attempt that fails that long after the job was first due is the last one, whatever attempts are left.
     """
 
     __slots__ = ("cap", "deadline", "factor", "first", "jitter", "steps")

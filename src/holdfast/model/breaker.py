@@ -12,8 +12,8 @@ class Breaker:
     """`@app.task(breaker=Breaker(failures=5, within=60, cooldown=30))`.
 
     Opens when `failures` attempts failed within `within` seconds and none succeeded in between, over all workers. While it
-    is open nothing of the task is claimed. After `cooldown` seconds one job is tried: when it succeeds the breaker closes,
-    when it fails the next trial waits twice as long, `cap` seconds at most (ten times the cooldown, unless said).
+    is open no job of the task is claimed. After `cooldown` seconds one job is tried: if it succeeds the breaker closes, if
+    it fails the next trial waits twice as long, at most `cap` seconds (by default ten times the cooldown).
     """
 
     __slots__ = ("cap", "cooldown", "failures", "within")

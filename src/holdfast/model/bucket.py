@@ -15,8 +15,8 @@ def bucket(key: str) -> int:
 def sharded_key(key: str, *, shards: int, by: str | int | UUID | None = None) -> str:
     """One of `shards` keys in place of a hot one: `sharded_key("tenant:123", shards=8, by=order_id)`.
 
-    What has the same `by` goes to the same shard and keeps its order; across shards there is none. Without `by` any shard is
-    taken, which keeps no order at all.
+    Jobs with the same `by` go to the same shard and keep their order; across shards there is none. Without `by` a random
+    shard is taken, which keeps no order at all.
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= BUCKETS:
         raise ValueError(f"shards must be between 1 and {BUCKETS}, not {shards!r}")

@@ -1,4 +1,4 @@
-"""The ring: which of the living workers owns which buckets.
+"""The ring: which of the live workers owns which buckets.
 
 A worker has a seat: the lowest number that is free. Seat n takes its share evenly from the seats before it, one
 bucket (a virtual node) at a time. So seats without a hole between them have equally many buckets, and a join or a

@@ -271,7 +271,7 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
     yield workers
     alive = seen.workers.get("alive")
     yield _gauge(
-        "workers_concurrency", "Jobs that living workers may run at once.", alive.concurrency if alive else 0
+        "workers_concurrency", "Jobs that live workers may run at once.", alive.concurrency if alive else 0
     )
     yield _gauge("paused_tasks", "Tasks of which nothing is claimed.", seen.paused_tasks)
     yield _gauge("expired_claims", "Claims past their lease that still have jobs.", seen.expired_claims)

@@ -237,7 +237,7 @@ class _Work:
             self._id, self._token, _text(place), count, len(found), kept, why_not, ahead
         )
         if not counted:
-            raise ConfigurationError("its entry in the audit is gone: begin the act anew")
+            raise ConfigurationError("its entry in the audit is gone: start the act again")
         if place is None:
             yield from store.end_operation(self._id, self._token, "done")
         return True

@@ -152,7 +152,7 @@ def _known() -> Procedure[dict[str, int]]:
 
 
 def list_tasks(declared: Iterable[str] = ()) -> Procedure[list[TaskLine]]:
-    """Every task that is paused, that a living worker knows, or that is in `declared`."""
+    """Every task that is paused, that a live worker knows, or that is in `declared`."""
     late_after = (yield from settings()).dead_after
     names = sorted(set(declared))
     return (yield from run(lambda: _task_lines(late_after, names)))
@@ -178,6 +178,6 @@ def doubt(task: str, declared: Iterable[str] = ()) -> Procedure[str | None]:
     if not known or task in known:
         return None
     close = difflib.get_close_matches(task, sorted(known), 1)
-    return f"no app or living worker here knows a task {task!r}." + (
+    return f"no app or live worker here knows a task {task!r}." + (
         f" Did you mean {close[0]!r}?" if close else ""
     )

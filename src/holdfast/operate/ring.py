@@ -36,7 +36,7 @@ class RingWorker:
 class RingKey:
     key: str
     bucket: int
-    worker: str | None  # None: whoever comes first
+    worker: str | None  # None: the first worker to claim it
 
 
 @dataclass(frozen=True, slots=True)

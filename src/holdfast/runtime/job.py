@@ -105,7 +105,7 @@ class Job:
 
     @property
     def parent_id(self) -> UUID | None:
-        """The job that this one came from: it named this one as its follow-up, or was given as `parent=`."""
+        """The job that named this one as its follow-up, or was given as `parent=`."""
         return self._claimed.parent_id
 
     @property
@@ -132,7 +132,7 @@ class Job:
         return self._claimed.grant
 
     def check(self) -> None:
-        """Raise when this attempt should stop: LeaseLost, or Cancel when someone cancelled the job."""
+        """Raise if this attempt should stop: LeaseLost, or Cancel if the job was cancelled."""
         if self._lost:
             raise LeaseLost(
                 f"job {self.id} is no longer owned by this attempt (generation {self.generation})"
@@ -141,8 +141,8 @@ class Job:
             raise Cancel("cancelled while running")
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far this attempt is, 0 to 1. Cheap: written with the next heartbeat, never waited for, and kept until the
-        job completes or is cancelled."""
+        """Report the progress of this attempt, 0 to 1. Cheap: written with the next heartbeat, never waited for, and kept
+        until the job completes or is cancelled."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         self._beside = True
@@ -192,7 +192,7 @@ class Job:
         return json.loads(text or "null")
 
     def guard(self, *, conn: object, resource: str) -> None:
-        """Refuse to go on in this transaction unless the job is still ours; nobody can take it before the commit."""
+        """Raise in this transaction unless the job is still ours; until the commit no other worker can take it."""
         _check_text("guard", "resource", resource)
         guest = sync_guest(conn, "guard", "aguard")
         self._in_transaction(guest.in_transaction(), guest.advice, "guard")
@@ -207,7 +207,7 @@ class Job:
             self._lose()
 
     def complete(self, *, conn: object, result: object = None) -> None:
-        """Complete the job inside your own transaction: it is done exactly when that commits. LeaseLost: roll back."""
+        """Complete the job inside your own transaction: it is done if, and only if, that commits. LeaseLost: roll back."""
         self._rows.refuse_complete("complete")
         guest = sync_guest(conn, "complete", "acomplete")
         self._in_transaction(guest.in_transaction(), guest.advice, "complete")

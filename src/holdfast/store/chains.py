@@ -121,7 +121,7 @@ def _spec(row: NewRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a group stands. A member that died is still open where all have to complete."""
+    """The status of a group. A dead letter counts as open in a group whose members must all complete."""
 
     id: UUID
     when: str  # completed or finished

@@ -83,7 +83,7 @@ def held_of_task(task: str) -> Statement[Count]:
 
 
 def known_tasks(late_after: float) -> Statement[dict[str, int]]:
-    """Task name -> how many living workers know it."""
+    """Task name -> how many live workers know it."""
 
     def decode(rows: Sequence[Row]) -> dict[str, int]:
         return {r[0]: r[1] for r in rows}

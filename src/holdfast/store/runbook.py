@@ -36,7 +36,7 @@ _ALL = (
     _question(
         "oldest-due",
         "oldest_due",
-        "since when the oldest due job of each queue waits",
+        "how long the oldest due job of each queue has waited",
         lambda: query("runbook_oldest_due"),
         "queue age_seconds paused due_at job_id task",
         by_index=True,
@@ -104,7 +104,7 @@ _ALL = (
     _question(
         "storage",
         "storage",
-        "what takes the space",
+        "what uses the space",
         lambda: query("runbook_storage"),
         "relation bytes about_rows dead_rows vacuumed_at xid_age archive_day",
         by_queue=False,
@@ -112,7 +112,7 @@ _ALL = (
     _question(
         "horizon",
         "horizon",
-        "who keeps dead rows and old WAL from being removed",
+        "what keeps dead rows and old WAL from being removed",
         lambda: query("runbook_horizon"),
         "kind name owner application state since seconds xid_age wal_bytes",
         by_queue=False,

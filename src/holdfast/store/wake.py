@@ -53,7 +53,7 @@ class Pulse(NamedTuple):
     asleep: int
     sweep: bool | None  # it has the turn, and there is something to do; None: sweep_begin must be asked
     tidy: bool
-    seats: list[str]  # of living workers in the rings that were asked for, as Seat.text has them
+    seats: list[str]  # of live workers in the rings that were asked for, as Seat.text has them
     answers: list[Any]  # to the questions, in their order
 
 

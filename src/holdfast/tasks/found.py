@@ -17,7 +17,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class FoundJob(Generic[R_co]):
-    """A job looked up by its id, as it stood then: `job = await app.ajob(job_id)`, then `job.state`, `job.result`."""
+    """A snapshot of a job, found by its id: `job = await app.ajob(job_id)`, then `job.state`, `job.result`."""
 
     __slots__ = ("_decode", "_look", "_producer")
 
@@ -48,7 +48,7 @@ class FoundJob(Generic[R_co]):
 
     @property
     def is_finished(self) -> bool:
-        """It will not run again by itself: completed, cancelled or a dead letter."""
+        """It will not run again automatically: completed, cancelled or a dead letter."""
         return self._look.state in FINAL
 
     @property
@@ -66,12 +66,12 @@ class FoundJob(Generic[R_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """What its handler last said with job.progress(): `fraction`, `message`, `at`. None once it has completed."""
+        """The last job.progress() of its handler: `fraction`, `message`, `at`. None once it has completed."""
         return self._look.progress
 
     @property
     def result(self) -> R_co | None:
-        """What the handler returned; None while the job is not completed, and when it returned nothing."""
+        """The handler's return value; None while the job is not completed, or if it returned nothing."""
         if self._look.state != COMPLETED:
             return None
         try:
@@ -92,7 +92,7 @@ class FoundJob(Generic[R_co]):
 
     @property
     def handle(self) -> JobHandle[R_co]:
-        """As enqueue returned it: `await job.handle.aresult(timeout=5)` waits for the result."""
+        """The handle that enqueue returned: `await job.handle.aresult(timeout=5)` waits for the result."""
         return JobHandle(
             self.id,
             created=False,
@@ -103,11 +103,11 @@ class FoundJob(Generic[R_co]):
         )
 
     def cancel(self) -> bool:
-        """Ask for the job's end; False when it is already finished: `job.cancel()`."""
+        """Request cancellation; False if the job is already finished: `job.cancel()`."""
         return self._producer.cancel(self.id, self.queue)
 
     async def acancel(self) -> bool:
-        """Ask for the job's end; False when it is already finished: `await job.acancel()`."""
+        """Request cancellation; False if the job is already finished: `await job.acancel()`."""
         return await self._producer.acancel(self.id, self.queue)
 
     def __repr__(self) -> str:

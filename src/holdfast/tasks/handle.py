@@ -57,14 +57,14 @@ class JobHandle(Generic[R_co]):
 
     @property
     def created(self) -> bool:
-        """False when there was a job with the same idempotency key, or one that waited under the same replace key."""
+        """False if a job with the same idempotency key existed, or one waited under the same replace key."""
         return self._created
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job and return its result: `handle.result(timeout=5)`.
 
-        Raises JobFailed, JobCancelled, ResultTimeout or ResultExpired. Inside the transaction that
-        enqueued the job it waits in vain: nobody sees the job before the commit.
+        Raises JobFailed, JobCancelled, ResultTimeout or ResultExpired. Inside the transaction that enqueued the job it waits
+        in vain: no worker sees the job before the commit.
         """
         pauses = growing_pauses(timeout)
         while (fate := self._producer.fate(self.id, self._queue)).state == WAITING:
@@ -85,11 +85,11 @@ class JobHandle(Generic[R_co]):
         return self._value(fate)
 
     def cancel(self) -> bool:
-        """Ask for the job's end; False when it is already finished: `handle.cancel()`."""
+        """Request cancellation; False if the job is already finished: `handle.cancel()`."""
         return self._producer.cancel(self.id, self._queue)
 
     async def acancel(self) -> bool:
-        """Ask for the job's end; False when it is already finished: `await handle.acancel()`."""
+        """Request cancellation; False if the job is already finished: `await handle.acancel()`."""
         return await self._producer.acancel(self.id, self._queue)
 
     def __repr__(self) -> str:

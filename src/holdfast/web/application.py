@@ -93,12 +93,12 @@ def holdfast_web(
 ) -> Dashboard:
     """The dashboard as an ASGI app, for any path: `api.mount("/ops", holdfast_web(app, authorize=...))`.
 
-    Several databases stand behind one switcher by their names, each under its own path: `{"shop": app, "billing": other}`.
-    `authorize` is given each request and returns an Identity, or None; `database_of(request)` says which database it asks
-    for. `auth` is a short name for `authorize`; one of the two is needed. `hosts` are the names that it may be reached by;
-    None: whatever the app around it lets through. `secret` is for several processes that serve one dashboard. `limits`
-    are from where on the doctor says a word.
-    `trace_url` is where a trace is shown, with {trace} in it: a job that has one leads there.
+    Several databases are behind one switcher by their names, each under its own path: `{"shop": app, "billing": other}`.
+    `authorize` receives each request and returns an Identity, or None; `database_of(request)` returns the requested
+    database. `auth` is a short name for `authorize`; one of the two is needed. `hosts` are the host names under which it may
+    be reached; None: whatever the app around it accepts. `secret` is for several processes that serve one dashboard.
+    `limits` are the thresholds of the doctor. `trace_url` is the address of a trace, with {trace} in it: a job that has a
+    trace links there.
     """
     given = [one for one in (authorize, auth) if one is not None]
     if len(given) != 1:

@@ -294,7 +294,7 @@ def _said(error: Exception) -> tuple[HTTPStatus, str]:
     if isinstance(error, Refusal):
         return error.status, str(error)
     if isinstance(error, DatabaseUnavailable):
-        return HTTPStatus.SERVICE_UNAVAILABLE, f"The database is away: {error}"
+        return HTTPStatus.SERVICE_UNAVAILABLE, f"The database is unreachable: {error}"
     if isinstance(error, Forbidden):
         said = "the database does not allow this to the role that this dashboard has there"
         return HTTPStatus.FORBIDDEN, f"{said}: {words(error)}. Nothing was changed"

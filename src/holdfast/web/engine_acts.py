@@ -31,7 +31,9 @@ def _pause_queue(given: Given) -> Procedure[Said]:
 def _resume_queue(given: Given) -> Procedure[Said]:
     done = yield from Operator.resume_queue.procedure(given["queue"])
     return Said(
-        f"Queue {done.queue} {'goes on' if done.changed else 'was not paused'}.", done, f"queues/{done.queue}"
+        f"Queue {done.queue} {'is resumed' if done.changed else 'was not paused'}.",
+        done,
+        f"queues/{done.queue}",
     )
 
 
@@ -115,7 +117,7 @@ def _pause_task(given: Given) -> Procedure[Said]:
 def _resume_task(given: Given) -> Procedure[Said]:
     done = yield from Operator.resume_task.procedure(given["task"])
     closed = " Its breaker is closed." if done.breaker_closed else ""
-    state = "goes on" if done.changed else "was not paused"
+    state = "is resumed" if done.changed else "was not paused"
     return Said(f"Task {done.task} {state}.{closed} {several(done.moved, 'job')} put back.", done, "limits")
 
 

@@ -57,7 +57,7 @@ async def identify(authorize: Authorize, request: Request) -> Identity | None:
 
 
 def first_of(*ways: Authorize) -> Authorize:
-    """The first of several ways that knows who asks."""
+    """The first of several ways to sign in that returns an identity."""
 
     async def authorize(request: Request) -> Identity | None:
         for way in ways:
@@ -77,7 +77,7 @@ def sign_in_of(authorize: Authorize) -> Callable[[Request], str] | None:
 
 
 def hashed(token: str) -> str:
-    """What BearerTokens keeps of a token."""
+    """The hash of a token, for BearerTokens."""
     return _HASHED + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -90,7 +90,8 @@ def bearer_of(request: Request) -> str | None:
 class BearerTokens:
     """`Authorization: Bearer TOKEN`, for programs: `BearerTokens({hashed("..."): Identity("ci", "viewer")})`.
 
-    A token is given as it is, or better as `sha256:...`, so that no configuration holds it."""
+    A token is given in clear text, or better as `sha256:...`, so that no configuration contains it.
+    """
 
     def __init__(self, tokens: Mapping[str, Identity]) -> None:
         for token in tokens:
@@ -114,9 +115,10 @@ class BearerTokens:
 
 
 class ProxyHeader:
-    """The name that a proxy of yours has checked: `ProxyHeader("X-Forwarded-User", ["10.0.0.5"], roles={"mara": "admin"})`.
+    """The name that your proxy has authenticated: `ProxyHeader("X-Forwarded-User", ["10.0.0.5"], roles={"mara": "admin"})`.
 
-    The header of anybody else than these addresses is not looked at. Who is not in `roles` has `role`; None: no entry."""
+    The header is trusted only from these addresses. A name that is not in `roles` has `role`; None: no access.
+    """
 
     def __init__(
         self,

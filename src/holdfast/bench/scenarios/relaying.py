@@ -27,7 +27,7 @@ NOTE = "x" * 150
 DATA = f'{{"note": "{NOTE}", "cents": 995, "order_id": %s}}'
 WINDOW = 1000  # messages on their way
 PIPELINE = 500  # of one pipeline to Redis, as the relay has it
-PARTS = 20  # in which events are published while the destination is away
+PARTS = 20  # in which events are published while the destination is unreachable
 
 Raw = Callable[[str, list[OutMessage]], Coroutine[Any, Any, float]]
 Prepare = Callable[[str], Coroutine[Any, Any, None]]

@@ -320,4 +320,4 @@ class _Run:
 def _state(migration: Migration) -> str:
     if migration.in_transaction:
         return "Nothing of it was applied."
-    return "What it has done stays, and the next run goes on from there."
+    return "Finished work is kept, and the next run continues from there."

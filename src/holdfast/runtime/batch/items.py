@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class Item(Generic[T]):
-    """One job of a batch: `item.value` is what was enqueued, `item.job` the attempt (id, attempt, fence, partition_key).
+    """One job of a batch: `item.value` is the enqueued value, `item.job` the attempt (id, attempt, fence, partition_key).
 
-    An item that nothing is said of completes when the call returns. What is said last counts, and nothing after the call.
+    An item without an outcome completes when the call returns. The last outcome counts; after the call it cannot change.
     """
 
     __slots__ = ("_handler", "_make", "_outcome", "_running", "value")
@@ -40,7 +40,7 @@ class Item(Generic[T]):
         return self._make(self._running, self._handler) if job is None else job
 
     def complete(self, result: object = None) -> None:
-        """Done; `result` is what its JobHandle gives: `item.complete({"pages": 3})`."""
+        """Complete this item; its JobHandle returns `result`: `item.complete({"pages": 3})`."""
         self._outcome = Completed(self._handler.encode(result))
 
     def fail(self, error: str | BaseException) -> None:
@@ -52,19 +52,19 @@ class Item(Generic[T]):
         self._outcome = self._handler.failed(text, self._running.claimed.attempt)
 
     def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
-        """As `raise Retry(reason, after=...)`, for this item: spends an attempt; `after` replaces the backoff."""
+        """Like `raise Retry(reason, after=...)`, for this item: spends an attempt; `after` replaces the backoff."""
         self._signal(Retry(reason, after=after))
 
     def snooze(self, after: Duration) -> None:
-        """As `raise Snooze(after)`, for this item: later, without spending an attempt."""
+        """Like `raise Snooze(after)`, for this item: later, without spending an attempt."""
         self._signal(Snooze(after))
 
     def dead_letter(self, reason: str) -> None:
-        """As `raise DeadLetter(reason)`, for this item: given up now."""
+        """Like `raise DeadLetter(reason)`, for this item: given up now."""
         self._signal(DeadLetter(reason))
 
     def cancel(self, reason: str = "") -> None:
-        """As `raise Cancel(reason)`, for this item."""
+        """Like `raise Cancel(reason)`, for this item."""
         self._signal(Cancel(reason))
 
     def _signal(self, signal: HandlerSignal) -> None:
@@ -84,7 +84,7 @@ class Batch(Sequence[Item[T]]):
 
     @property
     def values(self) -> list[T]:
-        """What was enqueued, one value for each item: `search.bulk(batch.values)`."""
+        """The enqueued values, one per item: `search.bulk(batch.values)`."""
         return [item.value for item in self._items]
 
     @overload

@@ -120,7 +120,7 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
     active = [h for h in found if h.status == "active" and h.lag_events > 0]
     alone = [h for h in active if h.owner is None and h.lag_seconds >= p.limits.stuck]
     if alone:
-        what = f"{several(len(alone), 'subscription')} with events to read in no living worker: nobody delivers them"
+        what = f"{several(len(alone), 'subscription')} with events to read in no live worker: nobody delivers them"
         drops = [_verb("remove", name) for name in _names(alone)]
         yield Finding(
             "unowned_subscription", "error", what, [start_worker()], listed([_line(h) for h in alone]), drops
@@ -168,7 +168,7 @@ def check_set_aside(p: Patient) -> Iterator[Finding]:
         behind = f", with {several(waiting, 'event')} behind them" if waiting else ""
         what = (
             f"{several(keys, 'key')} of {several(len(parked), 'subscription')} parked at an event that was refused{behind}: "
-            "nothing of a parked key goes on until somebody decides"
+            "a parked key waits until somebody decides"
         )
         drops = [_verb("forget-failures", x.name) for x in parked]
         fix = [_retry(x) for x in parked]

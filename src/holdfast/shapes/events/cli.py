@@ -37,7 +37,8 @@ from holdfast.shapes.events.lookups import To
 from holdfast.shapes.events.store import Listed, LogState
 
 app = typer.Typer(
-    help="Follow the log of events, list and show them, see who is behind.", no_args_is_help=True
+    help="Follow the log of events, list and show events, see which subscriptions are behind.",
+    no_args_is_help=True,
 )
 
 _IDLE = 0.25  # seconds between two looks at a log in which nothing happens: one statement each

@@ -96,7 +96,7 @@ def rebuild_command(
     ] = None,
     since: Annotated[
         int | None,
-        typer.Option(metavar="POSITION", help="The position that the seed holds all events up to."),
+        typer.Option(metavar="POSITION", help="The position up to which the seed contains all events."),
     ] = None,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help="Events at most, such as 500/s.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is done, with a progress bar.")] = True,
@@ -173,7 +173,7 @@ def resume_command(name: NameArgument, database_url: DatabaseOption = None, app:
     """Continue where it was paused or stopped."""
     with busy(), open_database(database_url, app) as database:
         _verbs(database).resume(name)
-    typer.echo(f"{name} goes on.")
+    typer.echo(f"{name} is resumed.")
 
 
 @app.command("reset")
@@ -186,7 +186,7 @@ def reset_command(
     confirm(f"empty {', '.join(code.apply.tables) or 'the tables'} and apply every event again", yes)
     with busy(), open_database(database_url, app) as database:
         _verbs(database).run(restart(name, code.apply.tables, code.apply.version))
-    typer.echo(f"{name} begins anew.")
+    typer.echo(f"{name} starts over.")
 
 
 @app.command("drop")

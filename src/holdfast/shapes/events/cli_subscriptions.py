@@ -146,7 +146,7 @@ def _say(text: str, _: object) -> None:
 @command(asks_why=True)
 def reset_command(
     name: NameArgument,
-    to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Go on after {PLACES}, start or end.")],
+    to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Continue after {PLACES}, start or end.")],
     how: How,
     operator: Operator,
 ) -> Shown[int]:
@@ -158,11 +158,11 @@ def reset_command(
     target = looks.place_of(wanted)
     effect = effect_of_reset(listed, target)
     if how.dry_run:
-        said = f"Dry run: {name} would go on after position {target:,}: {effect}. Nothing was changed."
+        said = f"Dry run: {name} would continue after position {target:,}: {effect}. Nothing was changed."
     else:
         confirm(f"put {name} to position {target:,}: {effect}", how.yes)
         target = looks.reset(name, wanted)
-        said = f"Subscription {name} goes on after position {target:,}: {effect}."
+        said = f"Subscription {name} continues after position {target:,}: {effect}."
     answer = {"subscription": name, "position": target, "dry_run": how.dry_run}
     return Shown(target, partial(_say, said), answer)
 

@@ -230,8 +230,8 @@ def event(
 
 
 def upcast(old: type[A], new: type[B]) -> Callable[[Callable[[A], B]], Callable[[A], B]]:
-    """How version n of an event type becomes version n + 1: `@upcast(OrderPaidV1, OrderPaid)` over a function from the one
-    class to the other. Steps are chained where events are read; the log stays as it was written."""
+    """Turn version n of an event type into version n + 1: `@upcast(OrderPaidV1, OrderPaid)` over a function from the one
+    class to the other. Steps are chained when events are read; the log stays as it was written."""
     before, after = (type_of(cls) for cls in (old, new))
     for kind, cls in ((before, old), (after, new)):
         if kind is None:

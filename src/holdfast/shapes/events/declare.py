@@ -94,7 +94,7 @@ class Declared:
 
 
 class Consumer(Subscription, Generic[T]):
-    """What `@app.on(...)` makes: a subscription, and the task whose jobs carry its events."""
+    """The result of `@app.on(...)`: a subscription, and the task whose jobs carry its events."""
 
     def __init__(self, task: Task[Any, Any], binding: Binding) -> None:
         super().__init__(task.name, binding)
@@ -160,8 +160,9 @@ class Subscribing(TaskRegistry):
         """Run a job for every event: `@app.on(OrderPaid, queue="mail")` over `async def send(event: Event[OrderPaid])`.
 
         Takes event classes, or names and patterns such as "order.*". The subscription has the function's name. A new one
-        begins with the events that are committed after a worker has made it known; with `start` at the "start" of the log,
-        after a position, or at a time."""
+        begins with the events that are committed after a worker has registered it; with `start`, at the "start" of the log,
+        after a position, or at a time.
+        """
         patterns = patterns_of(what, "on")
         start = _start(options.pop("start", "now"))
 

@@ -46,7 +46,7 @@ def gauges(seen: Seen) -> Iterator[Gauge]:
     )
     yield Gauge(
         "subscription_owned",
-        "1: a living worker has it.",
+        "1: a live worker has it.",
         which,
         [(key, h.owner is not None) for key, h in each],
     )

@@ -28,14 +28,16 @@ def _pause(given: Given) -> Procedure[Said]:
 
 def _resume(given: Given) -> Procedure[Said]:
     changed = yield from steering.resume(given["name"])
-    return Said(f"Subscription {given['name']} {'goes on' if changed else 'was not paused'}.", None, "events")
+    return Said(
+        f"Subscription {given['name']} {'is resumed' if changed else 'was not paused'}.", None, "events"
+    )
 
 
 def _skip(given: Given) -> Procedure[Said]:
     done = yield from steering.skip(
         given["name"], shard=_whole(given, "shard"), position=_whole(given, "position")
     )
-    return Said(f"Subscription {given['name']} goes on after position {done.position:,}.", done, "events")
+    return Said(f"Subscription {given['name']} continues after position {done.position:,}.", done, "events")
 
 
 def _preview_skip(given: Given) -> Procedure[Preview]:
@@ -104,7 +106,7 @@ def _preview_reset(given: Given) -> Procedure[Preview]:
     warnings = []
     if listed[0].kind == "relay" and target < max(row.position for row in listed):
         warnings.append("It is a relay: what was sent would be sent again.")
-    said = f"{given['name']} would go on after position {target:,}: {effect}."
+    said = f"{given['name']} would continue after position {target:,}: {effect}."
     return Preview(said, warnings=warnings, fixed={"to": str(target)})
 
 
@@ -112,7 +114,7 @@ def _reset(given: Given) -> Procedure[Said]:
     target = yield from steering.reset(given["name"], _place(given, "to", ("start", "end")))
     page = f"events/subscriptions/{given['name']}"
     return Said(
-        f"Subscription {given['name']} goes on after position {target:,}.", {"position": target}, page
+        f"Subscription {given['name']} continues after position {target:,}.", {"position": target}, page
     )
 
 

@@ -237,7 +237,7 @@ def check_beside(shadow: str) -> Flow[None]:
     beside = yield from store.written_beside(shadow)
     if beside is not None:
         raise Broken(
-            f"it wrote to {beside} while its tables are built anew. Name every table that it writes in tables=, "
+            f"it wrote to {beside} while its tables are rebuilt. Name every table that it writes in tables=, "
             "and write their names without a schema, so that they mean the new ones meanwhile"
         )
 

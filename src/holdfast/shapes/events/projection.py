@@ -41,7 +41,7 @@ Start = Literal["now", "start"] | int | datetime
 
 
 class Projection(Subscription):
-    """What `@app.projection(...)` makes."""
+    """The result of `@app.projection(...)`."""
 
     def __init__(
         self, name: str, binding: Binding, func: Callable[..., Any], apply: Apply, patterns: Sequence[str]
@@ -52,18 +52,18 @@ class Projection(Subscription):
         self.patterns = tuple(patterns)
 
     def failures(self, key: str | None = None) -> list[Failure]:
-        """Events that it passed without applying them, in order: skipped ones, and those that wait for a parked key."""
+        """Events that it did not apply, in order: skipped ones, and those that wait for a parked key."""
         return self._verbs.failures(self.name, key)
 
     async def afailures(self, key: str | None = None) -> list[Failure]:
         return await self._verbs.failures.arun(self.name, key)
 
     def retry_failures(self, key: str | None = None) -> Retried:
-        """Apply them now, in order, in this process. A key whose events are all applied is parked no more."""
+        """Apply them now, in order, in this process. A key whose events are all applied is no longer parked."""
         return in_a_loop(self._verbs.database, lambda: self.aretry_failures(key))
 
     def forget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
-        """Give them up: those of a key, the one at a position, or all; returns how many. A key that has none left goes on
+        """Give them up: those of a key, the one at a position, or all; returns how many. A key without failures continues
         with its next event."""
         return self._verbs.forget_failures(self.name, key, position)
 
@@ -78,9 +78,9 @@ class Projection(Subscription):
         since: int | None = None,
         rate: Rate | None = None,
     ) -> Rebuild:
-        """Make its tables anew beside the live ones, by workers whose code is of this `version`, and swap them when they are
-        up to date. With `seed`, a schema with tables of the same names that hold all events up to the position `since`, it
-        begins there. `rate`: events per second, at most."""
+        """Build its tables again beside the live ones, in workers whose code has this `version`, and swap them when they are
+        up to date. With `seed`, a schema with tables of the same names that contain all events up to the position `since`,
+        it begins there. `rate`: events per second, at most."""
         verbs, which = self._verbs, version or self.apply.version
         name = verbs.run(
             start(self.name, self.apply.tables, self.patterns, which, seed, since, per_second(rate))

@@ -83,21 +83,22 @@ class Subscription:
         return _lag(await self._verbs.find.arun(self.name))
 
     def pause(self, *, conn: object = None) -> None:
-        """Stop delivering to it, on all workers. With `conn` when the caller's transaction commits."""
+        """Stop delivering to it, on all workers. With `conn`, when the caller's transaction commits."""
         self._verbs.pause(self.name, conn=conn)
 
     async def apause(self, *, conn: object = None) -> None:
         await self._verbs.pause.arun(self.name, conn=conn)
 
     def resume(self, *, conn: object = None) -> None:
-        """Go on where it was paused."""
+        """Continue where it was paused."""
         self._verbs.resume(self.name, conn=conn)
 
     async def aresume(self, *, conn: object = None) -> None:
         await self._verbs.resume.arun(self.name, conn=conn)
 
     def reset(self, to: To, *, again: bool = False, conn: object = None) -> None:
-        """Go on from a position, a time, the "start" or the "end". Events that became jobs are left out, unless `again`."""
+        """Continue from a position, a time, the "start" or the "end". Events that became jobs are left out, unless
+        `again`."""
         self._verbs.reset(self.name, to, again=again, conn=conn)
 
     async def areset(self, to: To, *, again: bool = False, conn: object = None) -> None:
@@ -111,8 +112,8 @@ class Subscription:
         again: bool = False,
         rate: Rate | None = None,
     ) -> Replay:
-        """Deliver a range once more, beside its own position. Events that became jobs are left out, unless `again`. `rate`:
-        how many events in a second, at most."""
+        """Deliver a range again, beside its own position. Events that became jobs are left out, unless `again`. `rate`:
+        events per second, at most."""
         verbs = self._verbs
         begun = verbs.run(begin_replay(self.name, since, until, again=again, rate=rate))
         return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
@@ -130,8 +131,8 @@ class Subscription:
         return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
 
     def read_your_writes(self, what: Passing, *, timeout: Duration = 5.0) -> int:
-        """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes what publish()
-        returned, a list of that, or a position. SubscriptionStopped when it is paused or stopped before that."""
+        """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes the result of
+        publish(), a list of them, or a position. Raises SubscriptionStopped if it is paused or stopped before that."""
         return self._verbs.await_position(self.name, what, seconds(timeout, "timeout"))
 
     async def aread_your_writes(self, what: Passing, *, timeout: Duration = 5.0) -> int:
@@ -145,22 +146,22 @@ class Followed(Subscription):
     """A subscription that sends events elsewhere: what `app.relay(...)` makes."""
 
     def failures(self, key: str | None = None) -> list[Failure]:
-        """Events that it passed without sending them, in order: skipped ones, and those that wait with their key."""
+        """Events that it did not send, in order: skipped ones, and those that wait with their key."""
         return self._verbs.failures(self.name, key)
 
     async def afailures(self, key: str | None = None) -> list[Failure]:
         return await self._verbs.failures.arun(self.name, key)
 
     def retry_failures(self, key: str | None = None) -> int:
-        """Send them after all, in order, by the worker that has it; returns how many were skipped or parked."""
+        """Send them, in order, by the worker that owns it; returns how many were skipped or parked."""
         return self._verbs.retry(self.name, key)
 
     async def aretry_failures(self, key: str | None = None) -> int:
         return await self._verbs.retry.arun(self.name, key)
 
     def forget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
-        """Give up events that it skipped or parked: those of a key, the one at a position, or all; returns how many. Those
-        of a key that waited behind them are sent."""
+        """Give up events that it skipped or parked: those of a key, the one at a position, or all; returns how many. Events
+        that waited behind them are sent."""
         return self._verbs.forget_failures(self.name, key, position)
 
     async def aforget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
@@ -203,8 +204,8 @@ class Events:
         expected_version: int | None = None,
         conn: object = None,
     ) -> int:
-        """Add events to a stream, whose key is `stream`; returns its new version. ConcurrencyConflict when it is not at
-        `expected_version`: 0 is a stream that nobody has appended to. From its first append on, every event of its key
+        """Add events to a stream, whose key is `stream`; returns its new version. Raises ConcurrencyConflict if the stream
+        is not at `expected_version`; 0 is a stream without an append. From its first append on, every event of its key
         counts."""
         made = _stream_events(stream, events, expected_version)
         return self._publisher.append(stream, made, expected_version, conn)
@@ -221,14 +222,14 @@ class Events:
         return await self._publisher.aappend(stream, made, expected_version, conn)
 
     def version(self, stream: str, *, conn: object = None) -> int:
-        """The version of a stream; 0: nobody has appended to it."""
+        """The version of a stream; 0: it has no append yet."""
         return self._publisher.version(_stream(stream), conn)
 
     async def aversion(self, stream: str, *, conn: object = None) -> int:
         return await self._publisher.aversion(_stream(stream), conn)
 
     def read(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
-        """Events after a position, in order, `most` of them at most; of `types`, which may be patterns such as "order.*"."""
+        """Events after a position, in order, at most `most`; of `types`, which may be patterns such as "order.*"."""
         return self._verbs.read(*_what_to_read(after, most, types))
 
     async def aread(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
@@ -375,8 +376,8 @@ class HasEvents:
         return (await Publisher(self.database).apublish([made], conn, "publish"))[0]
 
     def publish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
-        """Append many events in one statement, all or none, in their order: instances, tuples (type, data, key), or what
-        `app.events.new(...)` makes, with an id and headers."""
+        """Append many events in one statement, all or none, in order: instances, tuples (type, data, key), or
+        `app.events.new(...)`, with an id and headers."""
         made = new_events(events)
         return Publisher(self.database).publish(made, conn, "publish_many")
 

@@ -15,7 +15,7 @@ def check_sources(p: Patient) -> Iterator[Finding]:
     brokers = [s for s in found if s.broker]
     unseen = [s for s in brokers if p.limits.is_late(s.unseen)]
     if unseen:
-        what = f"{several(len(unseen), 'broker')} that no living worker reads: its messages wait there"
+        what = f"{several(len(unseen), 'broker')} that no live worker reads: its messages wait there"
         details = [f"{s.name} (task {s.task}), last read by a worker {span(s.unread)} ago" for s in unseen]
         yield Finding("unread_source", "error", what, [start_worker()], listed(details))
     broken = [s for s in brokers if s not in unseen and p.limits.is_late(s.unread)]

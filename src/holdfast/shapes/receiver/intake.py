@@ -28,7 +28,7 @@ Outcome = Literal["new", "repeat", "conflict", "parked", "challenge", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a request: reply with `status` and `text` once your transaction has committed."""
+    """The result of a request: reply with `status` and `text` once your transaction has committed."""
 
     status: int  # 202 new, 200 repeat, 400, 401, 405, 408, 413, 415, 422, 503
     outcome: Outcome

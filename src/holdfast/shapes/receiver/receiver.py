@@ -48,7 +48,7 @@ class Receiver(Generic[T]):
 
     @property
     def source(self) -> str:
-        """The name that its messages are remembered by."""
+        """The name under which its messages are stored."""
         return self._intake.target.source
 
     @property
@@ -72,8 +72,8 @@ class Receiver(Generic[T]):
         return signature.func(message)
 
     def accept(self, headers: AnyHeaders, body: bytes, *, conn: object = None) -> Receipt:
-        """Verify a request and write its job, in the transaction of `conn` or in one of our own. Reply with the receipt's
-        status when that has committed. While the database is away the receipt says 503; errors on `conn` are raised."""
+        """Verify a request and write its job, in the transaction of `conn` or in a new one. Reply with the receipt's status
+        after the commit. While the database is unreachable the receipt says 503; errors on `conn` are raised."""
         guest = None if conn is None else sync_guest(conn, "accept", "aaccept")
         taken = self._taken(by_name(headers), body)
         if isinstance(taken, Receipt):

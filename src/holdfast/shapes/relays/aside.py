@@ -27,7 +27,7 @@ class Aside:
         self._cursor = cursor
         self._link = link
         self._maker = maker
-        self._clock = clock  # it stands still while the destination is away
+        self._clock = clock  # it stands still while the destination is unreachable
         self._held: set[str] = set()
         self._due: dict[str | None, float] = {}  # which are tried again, and when
         self._tries: Counter[str | None] = Counter()
@@ -71,7 +71,7 @@ class Aside:
         return min(self._due.values()) if self._due and self._task is None else None
 
     def go_on(self, away: bool) -> None:
-        """Try the first that is due, unless the destination is away."""
+        """Try the first that is due, unless the destination is unreachable."""
         now = time.monotonic()
         if self._task is None and not away:
             for key, due in self._due.items():
@@ -155,7 +155,7 @@ class Aside:
 
     def _gives_up(self, key: str | None, outcome: RetryLater) -> bool:
         longest = self._spec.retry_for
-        if outcome.scope != "key":  # while the destination is away nothing is counted
+        if outcome.scope != "key":  # while the destination is unreachable nothing is counted
             self._since.pop(key, None)
             return False
         failed_for = self._clock() - self._since.setdefault(key, self._clock())

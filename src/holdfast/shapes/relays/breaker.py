@@ -30,7 +30,7 @@ class Breaker:
         return now >= self.until
 
     def clock(self) -> float:
-        """Seconds of a clock that stands still while the destination is away: no key is blamed for that time."""
+        """Seconds of a clock that stands still while the destination is unreachable: no key is blamed for that time."""
         now = time.monotonic()
         return (self._since if self.is_open else now) - self._away
 
@@ -50,7 +50,7 @@ class Breaker:
             next_try_in=round(self.until - now, 3),
         )
         with contextlib.suppress(DatabaseError):
-            await self._cursor.say_trouble(f"the destination is away: {outcome.reason}")
+            await self._cursor.say_trouble(f"the destination is unreachable: {outcome.reason}")
 
     async def worked(self) -> None:
         if self._attempts:

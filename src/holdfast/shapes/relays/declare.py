@@ -49,13 +49,14 @@ class Relaying:
     ) -> "Followed":
         """Send events to a broker: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`.
 
-        Events of a key arrive in the order in which they were committed, each at least once, and with the same id on every
-        try. `route` says where to: a template of {type}, {key} and {version}, or a function of the event. `window`: messages
-        in flight, at most. `refused`: what becomes of a message that the broker will never take: its key waits (park_key),
-        it is passed (skip), or the relay stops. `retry_for`: how long an event may fail before it counts as refused; without
-        it one that could be taken later is tried for ever, and its key waits for it. A new relay begins with the events that
-        are committed after a worker has made it known, or as `start` says. `as_version`: event classes; older events of
-        their types are upcast to them, and a newer one is refused. Without it each is sent as it was published."""
+        Events of a key arrive in commit order, each at least once, with the same id on every try. `route` is the
+        destination: a template of {type}, {key} and {version}, or a function of the event. `window`: messages in flight, at
+        most. `refused`: what happens to a message that the broker will never accept: its key waits (park_key), it is skipped
+        (skip), or the relay stops. `retry_for`: how long an event may fail before it counts as refused; without it an event
+        that could be accepted later is tried for ever, and its key waits for it. A new relay begins with the events that are
+        committed after a worker has registered it, or as `start` says. `as_version`: event classes; older events of their
+        types are upcast to them, and a newer one is refused. Without it each event is sent as it was published.
+        """
         carrier = from_url(transport) if isinstance(transport, str) else transport
         if not isinstance(carrier, Transport):
             raise TaskDefinitionError(

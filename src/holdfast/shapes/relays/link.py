@@ -32,7 +32,7 @@ class Link:
         async with self._sending:
             try:
                 opened = await self._open()
-            except Exception as error:  # noqa: BLE001 whatever a transport raises, the destination is away
+            except Exception as error:  # noqa: BLE001 whatever a transport raises, the destination is unreachable
                 return _all(messages, RetryLater(f"it cannot be reached: {said(error)}"))
             await self._certain()
             outcomes = await self._publish(messages)

@@ -267,7 +267,7 @@ class Relay:
                 self._lanes.wait(lane, now + min(delay, 300.0), self._breaker.clock(), outcome.reason)
 
     def _gives_up(self, lane: Lane, outcome: RetryLater) -> bool:
-        """Its first message has failed for as long as it may. While the destination is away nothing is given up."""
+        """Its first message has failed for as long as it may. While the destination is unreachable nothing is given up."""
         since, longest = lane.failing_since, self._spec.retry_for
         if longest is None or since is None or outcome.scope != "key":
             return False

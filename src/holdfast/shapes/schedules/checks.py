@@ -19,7 +19,7 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
         drops = [advise("pause_schedule", name=s.name) for s in late]
         yield Finding("overdue_schedule", "error", what, fix, listed([_line(s) for s in late]), drops)
     if gone:
-        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {them(gone)}"
+        what = f"{several(len(gone), 'schedule')} in no live worker's code: nobody fires {them(gone)}"
         fix = [advise("remove_schedule", name=s.name) for s in gone]
         starts = once([start_worker(s.queue) for s in gone])
         yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)

@@ -80,7 +80,7 @@ def _state(s: Schedule) -> str:
     if s.paused_seconds is not None:
         return f"paused {render.since(s.paused_seconds, s.paused_by)}"
     if not s.is_declared:
-        return f"in no living worker's code for {render.age(s.declared_seconds)}"
+        return f"in no live worker's code for {render.age(s.declared_seconds)}"
     if s.problem is not None:
         return f"fails: {render.one_line(s.problem)}"
     return "-" if s.waiting_slot is None else f"{render.moment(s.waiting_slot)} waits for the job before it"
@@ -148,7 +148,7 @@ def remove_command(
     *,
     operator: Operator,
 ) -> Shown[Any]:
-    """Remove a schedule. What a living worker's code has cannot be removed, only paused. Its jobs stay."""
+    """Remove a schedule. What a live worker's code has cannot be removed, only paused. Its jobs stay."""
     _verbs(operator).remove(name)
     return _said(f"Schedule {name} is removed.", {"schedule": name, "removed": True})
 

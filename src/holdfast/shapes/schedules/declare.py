@@ -33,11 +33,11 @@ class Scheduling(TaskRegistry):
         overlap: Overlap = "allow",
         name: str | None = None,
     ) -> None:
-        """Enqueue a job again and again: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
+        """Enqueue a job repeatedly: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
 
-        A timedelta, or text such as "90s", instead of a cron expression is an interval. `name` is the task's unless given;
-        two schedules of one task need names. Workers write it to the database when they start, and fire it, once per slot
-        however many they are.
+        A timedelta, or text such as "90s", instead of a cron expression is an interval. `name` defaults to the task's name;
+        two schedules of one task need names. Workers write the schedule to the database when they start, and fire it, once
+        per slot however many workers there are.
         """
         spec = make_spec(name, cron, job, tz, missed, overlap, TaskDefinitionError)
         self._declare_thing(KIND, spec.name, spec, same=lambda other: other.fingerprint == spec.fingerprint)

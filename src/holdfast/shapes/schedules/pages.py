@@ -64,7 +64,7 @@ def _state(one: Schedule) -> State:
     if one.paused_seconds is not None:
         return State("paused", "held", f"{span(one.paused_seconds)}, by {one.paused_by or 'somebody'}")
     if not one.is_declared:
-        return State("in no living worker's code", "retry")
+        return State("in no live worker's code", "retry")
     if one.problem is not None:
         return State("fails", "dead", Problem(one.problem))
     if one.last_slot is not None and one.last_job is None:
@@ -149,7 +149,9 @@ def _pause(given: Given) -> Procedure[Said]:
 
 def _resume(given: Given) -> Procedure[Said]:
     changed = yield from verbs.resume(given["name"])
-    return Said(f"Schedule {given['name']} {'goes on' if changed else 'was not paused'}.", None, "schedules")
+    return Said(
+        f"Schedule {given['name']} {'is resumed' if changed else 'was not paused'}.", None, "schedules"
+    )
 
 
 def _moment(given: Given, name: str) -> datetime:
@@ -194,7 +196,7 @@ def _fill_words(given: Given) -> tuple[str, ...]:
 def _preview_remove(given: Given) -> Procedure[Preview]:
     one = yield from verbs.get(given["name"])
     warnings = (
-        ["Its code is in a living worker: it can only be paused."]
+        ["Its code is in a live worker: it can only be paused."]
         if one.is_declared and one.origin == "code"
         else []
     )

@@ -23,7 +23,7 @@ from . import store
 from .spec import Fired, Spec
 
 DECLARE_EVERY = 30.0
-STALE = 120.0  # a declaration not repeated for so long is of no living worker
+STALE = 120.0  # a declaration not repeated for so long is of no live worker
 _LONGEST = 5.0  # between two looks: somebody may have added a schedule
 _RETRY = 5.0  # after a schedule failed
 _AT_ONCE = 1000
@@ -101,7 +101,7 @@ class Scheduler(Service):
             return
         self._told.add((name, done))
         why = {
-            "older": "living workers declare a newer one",
+            "older": "live workers declare a newer one",
             "taken": "an operator added one of this name, which stays",
         }
         level = logging.WARNING if done in why else logging.INFO

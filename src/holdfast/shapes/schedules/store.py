@@ -202,7 +202,7 @@ def declare(spec: Spec, stale_after: float) -> Flow[Declared]:
     """Store a schedule as this worker's code has it.
 
     What was never seen before is new code, and wins at once. What the schedule was before is old code, or a deploy that is
-    taken back: it wins when no living worker has declared the stored one for `stale_after` seconds. So a worker of the old
+    taken back: it wins when no live worker has declared the stored one for `stale_after` seconds. So a worker of the old
     release that starts while a new one is rolled out changes nothing.
     """
     stored = yield from read_locked(spec.name)

@@ -49,7 +49,7 @@ class Schedule:
     payload: dict[str, Any]
     origin: str  # 'code' or 'operator'
     declared_seconds: float | None  # since a worker last said that its code has it
-    is_declared: bool  # False: it is of code that no living worker has, so that nobody fires it
+    is_declared: bool  # False: it is of code that no live worker has, so that nobody fires it
     paused_seconds: float | None  # None: it is not paused
     paused_by: str | None
     next_at: datetime | None
@@ -161,7 +161,7 @@ class Schedules:
     def __init__(
         self, database: Callable[[], Database], producer: Producer | None = None, actor: str | None = None
     ) -> None:
-        """`actor` is who acts, for the audit; else HOLDFAST_ACTOR, or the system's user and host."""
+        """`actor` is the name for the audit; default: HOLDFAST_ACTOR, or the system's user and host."""
         self._database = database
         self._named = actor
         self._producer = producer or Writer(database, dict)
@@ -210,21 +210,21 @@ class Schedules:
         return await self._verbs.add.arun(name, cron, job, tz=tz, missed=missed, overlap=overlap)
 
     def remove(self, name: str) -> None:
-        """Remove one, and what is known of its firings. What a living worker's code has can only be paused."""
+        """Remove one, and the record of its firings. A schedule in a live worker's code can only be paused."""
         self._verbs.remove(name)
 
     async def aremove(self, name: str) -> None:
         await self._verbs.remove.arun(name)
 
     def pause(self, name: str) -> bool:
-        """Fire nothing until it is resumed. False: it was paused already."""
+        """Stop firing it until it is resumed. False: it was paused already."""
         return self._verbs.pause(name)
 
     async def apause(self, name: str) -> bool:
         return await self._verbs.pause.arun(name)
 
     def resume(self, name: str) -> bool:
-        """Fire again, from the next slot on; slots in the pause are not made up for. False: it was not paused."""
+        """Fire again, from the next slot on; slots during the pause are not fired. False: it was not paused."""
         return self._verbs.resume(name)
 
     async def aresume(self, name: str) -> bool:
@@ -342,7 +342,7 @@ def _remove(name: str, who: Actor) -> Flow[None]:
         ago = span((found.now - (found.declared_at or found.now)).total_seconds())
         raise Refused(
             "schedule_in_code",
-            f"schedule {name!r} is in the code of a living worker (last heard of {ago} ago), which would bring it back. "
+            f"schedule {name!r} is in the code of a live worker (last heard of {ago} ago), which would bring it back. "
             "Take it out of the code, or pause it",
             name=name,
         )

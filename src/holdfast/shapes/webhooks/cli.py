@@ -283,7 +283,7 @@ def reseal_command(operator: Operator) -> Shown[int]:
     total = 0
     while done := hooks.run(act):
         total += done
-    return Shown(total, partial(say, f"{several(total, 'secret')} sealed anew."), {"sealed": total})
+    return Shown(total, partial(say, f"{several(total, 'secret')} resealed."), {"sealed": total})
 
 
 app.registered_commands += cli_deliveries.app.registered_commands

@@ -69,11 +69,12 @@ class Hooking(TaskRegistry, Generic[WebhooksT]):
     ) -> WebhooksT:
         """Send events to the endpoints of tenants: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`.
 
-        `tenant`: the header of an event that says whose it is, or a function of the event; None is nobody's. `schedule`: the
-        pauses after each failed attempt. `disable_after`: how long an endpoint may do nothing but fail. `egress`: which
-        addresses may be called. `payload`: the body: "standard", "cloudevents", or a function of the event. `retention`: how
-        long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply. `as_version`:
-        event classes; older events of their types are upcast to them, and the delivery of a newer one fails."""
+        `tenant`: the event header that names the tenant, or a function of the event; None: the event has no tenant.
+        `schedule`: the pauses after each failed attempt. `disable_after`: how long an endpoint may only fail. `egress`:
+        which addresses may be called. `payload`: the body: "standard", "cloudevents", or a function of the event.
+        `retention`: how long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply.
+        `as_version`: event classes; older events of their types are upcast to them, and the delivery of a newer one fails.
+        """
         if isinstance(on, str | type):
             raise TaskDefinitionError(f"webhooks: on must be a list, such as [{on!r}]")
         spec = _spec(tenant, schedule, disable_after, egress, payload, retention, keep_body)

@@ -61,11 +61,12 @@ class Endpoints:
         description: str = "",
         conn: object = None,
     ) -> Endpoint:
-        """A new endpoint, with its secret: show it to the tenant now, it is never shown again.
+        """Create an endpoint, with its secret: show it to the tenant now, it is never shown again.
 
-        `events`: the types that it gets, where * stands for anything. `ordered`: events of one key arrive in the order of
-        their commits, and one that fails holds up those behind it. `rate`: requests over all workers. `concurrency`:
-        requests at once, over all workers. `headers`: sent with each request, and stored sealed."""
+        `events`: the types that it gets, where * matches anything. `ordered`: events of one key arrive in commit order, and
+        one that fails holds up those behind it. `rate`: requests over all workers. `concurrency`: concurrent requests, over
+        all workers. `headers`: sent with each request, and stored like secrets.
+        """
         act = self._acts.create(
             tenant, scheme, ordered, {"url": url, "events": events, "rate": rate, "concurrency": concurrency,
                                       "headers": headers, "description": description},
@@ -103,7 +104,7 @@ class Endpoints:
         return await self._arun(self._acts.get(endpoint, tenant), None, "get")
 
     def list(self, *, tenant: str, after: UUID | None = None, limit: int = 100) -> _Found:
-        """Those of a tenant, in the order in which they were made."""
+        """The endpoints of a tenant, in the order of their creation."""
         return self._run(self._acts.listed(tenant, after, limit), None, "list")
 
     async def alist(self, *, tenant: str, after: UUID | None = None, limit: int = 100) -> _Found:
@@ -155,7 +156,7 @@ class Endpoints:
         return await self._arun(act, conn, "update")
 
     def delete(self, endpoint: UUID, *, tenant: str, conn: object = None) -> None:
-        """Remove it. What is pending is cancelled; what was delivered stays to be looked at."""
+        """Remove it. Pending deliveries are cancelled; past deliveries can still be inspected."""
         self._run(self._acts.delete(endpoint, tenant), conn, "delete")
 
     async def adelete(self, endpoint: UUID, *, tenant: str, conn: object = None) -> None:
@@ -164,7 +165,8 @@ class Endpoints:
     def rotate(
         self, endpoint: UUID, *, tenant: str, overlap: Duration = OVERLAP, conn: object = None
     ) -> Secret:
-        """A new secret. Those before it sign beside it for `overlap`; 0 after a leak: from now on they sign nothing."""
+        """Create a new secret. Earlier ones sign beside it for `overlap`; with 0, after a leak, they stop signing at
+        once."""
         return self._run(self._acts.rotate(endpoint, tenant, overlap), conn, "rotate")
 
     async def arotate(

@@ -66,8 +66,8 @@ class Hooks:
         return await self._database().arun(self._acts.ping(endpoint, tenant))
 
     def redeliver(self, delivery: UUID, *, tenant: str) -> Delivery:
-        """Deliver an event once more, by a delivery of its own: with the same id, to the address of the endpoint and with
-        its secrets as they are now. EventsGone when the log no longer has it."""
+        """Deliver an event again, in a new delivery: with the same id, to the endpoint's current address and with its
+        current secrets. Raises EventsGone if the log no longer has it."""
         return self._database().run(self._acts.redeliver(delivery, tenant))
 
     async def aredeliver(self, delivery: UUID, *, tenant: str) -> Delivery:
@@ -105,8 +105,8 @@ class Hooks:
         return (await self._database().arun(act)).count
 
     def portal(self, authorize: Authorize, *, limits: PortalLimits | None = None) -> ASGI:
-        """A JSON API for tenants, to be mounted at any path. `authorize(scope)` returns the tenant, or None: 401. Nothing
-        else decides whose rows are seen."""
+        """A JSON API for tenants, to be mounted at any path. `authorize(scope)` returns the tenant, or None: 401. Only it
+        decides whose rows are visible."""
         if not callable(authorize):
             raise ConfigurationError(
                 f"portal() needs a function that returns the tenant, not {shown(authorize)}"

@@ -44,12 +44,13 @@ class StepInfo:
     _beat: Callable[[object], None] = field(default=_nobody, repr=False, compare=False)
 
     def heartbeat(self, detail: object = None) -> None:
-        """Say that the step is at work, and how far: `current_step().heartbeat("page 3 of 10")`. The detail is text, or
-        anything that has a JSON form; `holdfast workflow show` has the latest. It costs next to nothing: it is written with
-        the next heartbeat of the worker. Leases are renewed without it.
+        """Report the progress of the step: `current_step().heartbeat("page 3 of 10")`. The detail is text, or anything that
+        has a JSON form; `holdfast workflow show` prints the latest. It costs almost nothing: it is written with the next
+        heartbeat of the worker. Leases are renewed without it.
 
-        It raises Evicted where the run is another owner's, and WorkflowCancelled where it was cancelled: a plain function
-        in a thread ends by that."""
+        It raises Evicted if the run has another owner, and WorkflowCancelled if it was cancelled, which ends a plain
+        function in a thread.
+        """
         self._beat(detail)
 
 

@@ -264,7 +264,7 @@ class Child(Generic[T_co]):
         self.id = child_id
 
     def result(self) -> Step[T_co]:
-        """What it returned: `await child.result()`. StepFailed when it failed or was cancelled."""
+        """Its result: `await child.result()`. Raises StepFailed if it failed or was cancelled."""
         core = self._core
         scope = core.scope("result")
         place = core.replay.take(scope.name, f"{self._workflow.name}.result")
@@ -295,7 +295,7 @@ class Child(Generic[T_co]):
         return step
 
     def cancel(self) -> Step[None]:
-        """Ask for its end: `await child.cancel()`."""
+        """Request its cancellation: `await child.cancel()`."""
         run = self._workflow.get(self.id)
 
         async def cancel() -> None:

@@ -54,7 +54,7 @@ def complete_run(context: typer.Context, incomplete: str) -> list[Offer]:
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="What it was started with, or its own id.", autocompletion=complete_run
+        metavar="RUN", help="The id it was started with, or its internal id.", autocompletion=complete_run
     ),
 ]
 WorkflowOption = Annotated[
@@ -176,7 +176,7 @@ def signal_command(
         return _done(act, f"A signal with key {key} was sent before: nothing is changed.")
     waits = act.run.waits or []
     if name in waits:
-        return _done(act, f"Signal {name} is sent: {_the(act)} waits for it, and goes on.")
+        return _done(act, f"Signal {name} is sent: {_the(act)} waits for it, and continues.")
     others = f" It waits for: {bars.waits_for(act.run)}." if waits else ""
     return _done(act, f"Signal {name} is sent: {_the(act)} finds it when it asks for it.{others}")
 
@@ -228,11 +228,12 @@ def retry_command(
     accept: Annotated[
         bool,
         typer.Option(
-            "--accept", help="Go on with the app's code: what that does not ask for loses its place."
+            "--accept",
+            help="Continue with the app's code: records that it does not ask for lose their place.",
         ),
     ] = False,
     drop_signal: Annotated[
-        bool, typer.Option("--drop-signal", help="Go on without the signal that its code cannot take.")
+        bool, typer.Option("--drop-signal", help="Continue without the signal that its code cannot take.")
     ] = False,
     workflow: WorkflowOption = None,
     dry_run: Annotated[
@@ -249,7 +250,7 @@ def retry_command(
     if drop_signal:
         confirm(f"drop the signal for which run {run} was set aside", yes)
         act = _verbs(operator).drop_signal(run, workflow=workflow)
-        return _done(act, f"{_as_subject(act)} goes on without that signal: {act.about[0]} is dropped.")
+        return _done(act, f"{_as_subject(act)} continues without that signal: {act.about[0]} is dropped.")
     if accept:
         return _accept(run, workflow, dry_run, yes, where, _verbs(operator))
     if dry_run:
@@ -275,7 +276,7 @@ def _accept(
         if act.about:
             confirm(f"let {_the(act)} go on with {what}", yes)
         act = verbs.accept(run, tasks, workflow=workflow)
-    return _done(act, f"{_as_subject(act)} {'would go on' if dry_run else 'goes on'} with {what}.")
+    return _done(act, f"{_as_subject(act)} {'would continue' if dry_run else 'continues'} with {what}.")
 
 
 @app.command("fork")
@@ -290,9 +291,11 @@ def fork_command(
             help="The first step to make again: its key, or its number in the timeline.",
         ),
     ],
-    new_id: Annotated[str | None, typer.Option("--id", help="Of the new run; else one is made up.")] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--id", help="The id of the new run; by default a random one.")
+    ] = None,
     version: Annotated[
-        int | None, typer.Option(help="Of the workflow, for the new run; else that of the old one.")
+        int | None, typer.Option(help="The version for the new run; by default that of the old one.")
     ] = None,
     workflow: WorkflowOption = None,
     *,
@@ -340,7 +343,7 @@ def terminate_command(
 @app.command("check")
 def check_command(
     application: AppArgument = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Of this workflow alone.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Only of this workflow.")] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,

@@ -96,7 +96,8 @@ def check_message(message: object, verb: str) -> None:
 
 
 class Run(Generic[T_co]):
-    """A run of a workflow: `run = checkout.start(1, cents=5); run.result(timeout=10)`. Sync verbs, and twins with an `a`."""
+    """A run of a workflow: `run = checkout.start(1, cents=5); run.result(timeout=10)`. Sync methods, and async forms with an
+    `a`."""
 
     __slots__ = ("_decode", "_reach", "_run_id", "_workflow", "created", "id")
 
@@ -126,7 +127,7 @@ class Run(Generic[T_co]):
 
     def result(self, timeout: Duration | None = None) -> T_co:
         """Wait for its end and return its result. Raises WorkflowFailed, ResultTimeout or ResultExpired. Inside the
-        transaction that started it, it waits in vain: nobody sees the run before the commit."""
+        transaction that started it, it waits in vain: no worker sees the run before the commit."""
         pauses = growing_pauses(timeout)
         while (found := self._look(None)) is None or found.state not in _ENDED:
             pause = next(pauses, None)
@@ -159,7 +160,8 @@ class Run(Generic[T_co]):
         return await self._reach.arun(make, conn, "signal") in ("sent", "duplicate")
 
     def cancel(self, reason: str = "", *, conn: object = None) -> bool:
-        """Ask for its end; compensations run first. False: it has ended, was cancelled before, or there is no such run."""
+        """Request cancellation; compensations run first. False: it has ended, was cancelled before, or there is no such
+        run."""
         return self._reach.run(self._cancel(reason), conn, "cancel") == "requested"
 
     async def acancel(self, reason: str = "", *, conn: object = None) -> bool:
@@ -167,7 +169,7 @@ class Run(Generic[T_co]):
         return await self._reach.arun(self._cancel(reason), conn, "cancel") == "requested"
 
     def state(self) -> tuple[State, Any]:
-        """Where it stands, and what wf.set_state() last said."""
+        """Its state, and the last value of wf.set_state()."""
         found = self._known(self._look(None))
         return cast(State, found.state), None if found.shown is None else json.loads(found.shown)
 
@@ -177,7 +179,7 @@ class Run(Generic[T_co]):
         return cast(State, found.state), None if found.shown is None else json.loads(found.shown)
 
     def timeline(self) -> list[Entry]:
-        """What was recorded, in all its eras, in the order in which it was written."""
+        """All records, of all its eras, in the order in which they were written."""
         return self._reach.run(self._timeline, None, "timeline")
 
     async def atimeline(self) -> list[Entry]:

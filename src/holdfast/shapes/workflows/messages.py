@@ -72,7 +72,7 @@ class Signal(Generic[T]):
 
 
 class Received(Generic[T_co]):
-    """What a wait gave. Falsy when the time ran out."""
+    """The result of a wait. Falsy if it timed out."""
 
     __slots__ = ("_value", "arrived", "key", "sent_at")
 
@@ -84,7 +84,7 @@ class Received(Generic[T_co]):
 
     @property
     def value(self) -> T_co:
-        """The payload. LookupError when the time ran out."""
+        """The payload. Raises LookupError if the wait timed out."""
         if not self.arrived:
             raise LookupError("no signal came in time: ask `if received:` before received.value")
         found: T_co = self._value

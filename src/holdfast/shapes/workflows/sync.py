@@ -37,7 +37,7 @@ class SyncSteps:
         self._steps = steps
 
     def step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
+        """Run a function once, and return its recorded result from then on: `truck = wf.step(book, order_id)`."""
         return self._line.wait(lambda: self._steps.step(fn, *args, **kwargs))
 
     def transact(
@@ -134,7 +134,7 @@ class SyncWorkflow(SyncSteps):
         self._line.at_once(lambda: push(fn, *args, **kwargs))
 
     def compensate(self) -> None:
-        """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
+        """Run and empty the stack, last first. Happens automatically when the run fails or is cancelled."""
         self._line.wait(self._workflow.compensate)
 
     def now(self) -> datetime:
@@ -142,19 +142,19 @@ class SyncWorkflow(SyncSteps):
         return self._line.at_once(self._workflow.now)
 
     def random(self) -> Random:
-        """A generator of its own, seeded by the run and the place of this call."""
+        """A random generator, seeded by the run and the place of this call."""
         return self._line.at_once(self._workflow.random)
 
     def uuid(self) -> UUID:
-        """A UUID of its own, made of the run and the place of this call."""
+        """A UUID made from the run and the place of this call."""
         return self._line.at_once(self._workflow.uuid)
 
     def set_state(self, state: object) -> None:
-        """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
+        """The value that run.state() returns: `wf.set_state({"paid": True})`. Written with the next record."""
         self._line.at_once(lambda: self._workflow.set_state(state))
 
     def patched(self, name: str) -> bool:
-        """Whether this run takes the new way: see Workflow.patched()."""
+        """Whether this run takes the new path: see Workflow.patched()."""
         return self._line.at_once(lambda: self._workflow.patched(name))
 
     @overload

@@ -38,8 +38,9 @@ _UNNAMED = re.compile(r"g[0-9]+\.[0-9]+")  # branches that were given no name
 class Workflow(Steps):
     """A run, as its function sees it: `async def checkout(wf: Workflow, order_id: int) -> str`.
 
-    The function may be called again from the top at any time, and is given what was recorded. Between its calls of `wf` it
-    computes, and does nothing else."""
+    The function may be called again from the top at any time, and replays what was recorded. Between its calls of `wf` it
+    may only compute.
+    """
 
     def __init__(
         self,
@@ -92,9 +93,10 @@ class Workflow(Steps):
     ) -> Steps:
         """Options of the next calls: `wf.using(max_attempts=8, timeout=30).step(charge, order_id)`.
 
-        `name` of the step, else the function's qualified name. `timeout` of one attempt, `deadline` of all together. `queue`
-        of a called job or a child, `id` of a child. `on_cancel`: what a cancel of this run does to a step that is under way
-        (`cancel` ends it, `shield` lets it end and records that) or to a child (`cancel`, or `abandon`: it goes on)."""
+        `name` of the step, default: the function's qualified name. `timeout` of one attempt, `deadline` of all together.
+        `queue` of a called job or a child, `id` of a child. `on_cancel`: what a cancel of this run does to a running step
+        (`cancel` ends it, `shield` lets it end and records that) or to a child (`cancel`, or `abandon`: it continues).
+        """
         given = {
             "name": name,
             "retry": retry,
@@ -116,8 +118,8 @@ class Workflow(Steps):
     @overload
     async def gather(self, *calls: Awaitable[T]) -> list[T]: ...
     async def gather(self, *calls: Awaitable[Any]) -> Any:
-        """All of them together: `a, b = await wf.gather(wf.step(one), wf.step(two))`. It waits for each to end; then the
-        first of the arguments that failed is raised."""
+        """Run all of them together: `a, b = await wf.gather(wf.step(one), wf.step(two))`. It waits for each to end; then it
+        raises the error of the first argument that failed."""
         return await parallel.gather(self._core, "gather", calls)
 
     async def first(self, *calls: Awaitable[T]) -> tuple[int, T]:
@@ -166,8 +168,8 @@ class Workflow(Steps):
         return found if timeout is not None else found.value
 
     def received(self, signal: Signal[T]) -> Step[list[T]]:
-        """All signals of its name that are there now, the oldest first, without waiting: `await wf.received(NOTE)`. Of many
-        large ones as many as begin within 16 MiB; the next call gives the others."""
+        """All signals of its name that have arrived, the oldest first, without waiting: `await wf.received(NOTE)`. Of many
+        large ones as many as begin within 16 MiB; the next call returns the others."""
         core = self._core
         scope = core.scope("received")
         Signal._check(signal, "received")
@@ -193,7 +195,7 @@ class Workflow(Steps):
         self._saga.push(self._core.scope("on_failure"), fn, args, kwargs)
 
     async def compensate(self) -> None:
-        """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
+        """Run and empty the stack, last first. Happens automatically when the run fails or is cancelled."""
         await self._saga.compensate(self._core.scope("compensate"), goes_on=True)
 
     # Deterministic helpers
@@ -203,16 +205,16 @@ class Workflow(Steps):
         return self._core.scope("now").at
 
     def random(self) -> Random:
-        """A generator of its own, seeded by the run and the place of this call."""
+        """A random generator, seeded by the run and the place of this call."""
         return Random(self._seed("random"))  # noqa: S311 it must be the same in every replay
 
     def uuid(self) -> UUID:
-        """A UUID of its own, made of the run and the place of this call."""
+        """A UUID made from the run and the place of this call."""
         return UUID(bytes=self._seed("uuid")[:16], version=4)
 
     def patched(self, name: str) -> bool:
-        """Whether this run takes the new way: `if wf.patched("grace"): ... else: ...`. False for runs that were past this
-        place before the new code came; the answer of the first call is that of the whole run."""
+        """Whether this run takes the new path: `if wf.patched("grace"): ... else: ...`. False for runs that had passed this
+        place before the new code was deployed; the first call decides for the whole run."""
         core = self._core
         scope = core.scope("patched")
         checks.task_name(name, "the patch's name", InvalidOption)
@@ -226,7 +228,7 @@ class Workflow(Steps):
         return new_way
 
     def set_state(self, state: object) -> None:
-        """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
+        """The value that run.state() returns: `wf.set_state({"paid": True})`. Written with the next record."""
         scope = self._core.scope("set_state")
         text = dump(state, "state")
         if not scope.lost:
@@ -274,8 +276,8 @@ class Workflow(Steps):
         return Step(core, place, found, lambda _: core.published(place.key), lambda _: None)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Go on from the top with these arguments and an empty history: `wf.continue_as_new(customer, period=period)`. The
-        id stays, and signals that nobody took stay too. Where a cancel was asked for, that is raised instead."""
+        """Start again from the top with these arguments and an empty history: `wf.continue_as_new(customer, period=period)`.
+        The id stays, and so do signals that were not received. If a cancel was requested, that is raised instead."""
         core = self._core
         scope = core.scope("continue_as_new")
         if core.journal.cancelled.is_set() and core.may_cancel(scope):

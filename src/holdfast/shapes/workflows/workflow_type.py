@@ -174,7 +174,7 @@ class WorkflowType(Generic[P, T]):
 
     def start_many(self, runs: Iterable[NewRun[T]], *, conn: object = None) -> list[Run[T]]:
         """Start runs in one statement, all or none: `checkout.start_many(checkout.new(n, cents=5) for n in orders)`. They
-        differ in their input and id alone. An id that has a run gives that one, as start() does."""
+        differ only in their input and id. An id that has a run returns that one, as start() does."""
         news, timeout = _alike(self, runs, conn, "start_many")
         if not news:
             return []
@@ -229,7 +229,7 @@ class WorkflowType(Generic[P, T]):
         return WorkflowUsing(self, options)
 
     def get(self, id: str) -> Run[T]:  # noqa: A002 as above
-        """A handle of the run with that id; the database is asked when something is."""
+        """A handle of the run with that id; it queries the database only when used."""
         checks.key(id, "id", InvalidOption, empty=False)
         return Run(self._reach(), self.name, None, id, self._decode, created=False)
 

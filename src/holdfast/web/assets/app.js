@@ -257,7 +257,7 @@
     source.addEventListener("away", (event) => {
       seen = Date.now();
       show("away");
-      if (away) { away.textContent = `The database is away: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
+      if (away) { away.textContent = `The database is unreachable: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
     });
     source.addEventListener("error", () => {
       show("stale");

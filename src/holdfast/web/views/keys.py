@@ -234,7 +234,9 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
     )
     owner = yield from Operator.rings.procedure(queue, key=key)
     facts = [("Bucket", r.key.bucket) for r in owner if r.key] + [
-        ("Owner", Code(r.key.worker) if r.key.worker else "whoever comes first") for r in owner if r.key
+        ("Owner", Code(r.key.worker) if r.key.worker else "the first worker to claim it")
+        for r in owner
+        if r.key
     ]
     crumbs = (Link("Keys and ring", "keys"), Link(queue, f"keys/{queue}"))
     aside = (Facts(facts, "In the ring"),)

@@ -40,7 +40,7 @@ _TONES: dict[str, Tone] = {
     "failed": "dead",
 }
 _ABOUT = (
-    "An act over more than 1,000 jobs is left to the workers. It goes on when the browser is closed, shows how far it "
+    "An act over more than 1,000 jobs is left to the workers. It continues when the browser is closed, shows how far it "
     "is, and can be stopped."
 )
 

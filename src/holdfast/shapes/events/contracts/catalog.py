@@ -106,7 +106,7 @@ def read_file(path: str | os.PathLike[str]) -> list[Contract]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
             f"{path} has no contracts that can be read ({type(error).__name__}: {error}). Put back the version before, "
-            "or remove it and write it anew: holdfast contracts export"
+            "or remove it and write it again: holdfast contracts export"
         ) from None
 
 

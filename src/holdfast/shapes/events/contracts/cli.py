@@ -76,7 +76,9 @@ def _print(found: list[Verdict], bad: list[Verdict], against: str) -> None:
 
 @app.command("store")
 def store_command(
-    release: Annotated[str | None, typer.Option(help="Of your application, to be noted beside them.")] = None,
+    release: Annotated[
+        str | None, typer.Option(help="The release of your application, stored with them.")
+    ] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -112,7 +114,7 @@ def asyncapi_command(
 @app.command("docs")
 def docs_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where the pages go; made when it is missing.")
+        Path, typer.Argument(metavar="FOLDER", help="Where to write the pages; created if missing.")
     ],
     app: AppOption = None,
 ) -> None:

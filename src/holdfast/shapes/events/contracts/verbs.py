@@ -54,7 +54,7 @@ def store_new(release: str | None, conn: object) -> Procedure[int]:
 
 
 class Contracts:
-    """The event types that the code declares, and whether their versions go together."""
+    """The event types that the code declares, and whether their versions are compatible."""
 
     def __init__(self, database: Callable[[], Database], tasks: Callable[[], TaskSet]) -> None:
         self._runner = Runner(database, default_actor())
@@ -71,8 +71,8 @@ class Contracts:
         return await self._runner.arun(check(against, file))
 
     def store(self, *, release: str | None = None, conn: object = None) -> int:
-        """Write down the versions that the database does not have yet, all or none; returns how many. ContractChanged when
-        it has one that differs: a version never changes."""
+        """Store the versions that the database lacks, all or none; returns how many. Raises ContractChanged if it has one
+        that differs: a version never changes."""
         return self._runner.run(store_new(release, conn))
 
     async def astore(self, *, release: str | None = None, conn: object = None) -> int:

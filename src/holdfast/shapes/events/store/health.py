@@ -16,7 +16,7 @@ class Health(NamedTuple):
     position: int
     lag_events: int
     lag_seconds: float
-    owner: str | None  # a living worker
+    owner: str | None  # a live worker
     missed: int | None
     problem: str | None
     paused_by: str | None
