@@ -79,6 +79,46 @@ async def test_the_first_session_that_reconnects_ends_the_pauses_of_all(
     assert loud[1].fields["seconds"] > 0
 
 
+async def test_a_service_that_the_pool_refuses_says_nothing_of_an_outage(
+    app: Holdfast, holdfast_url: str, events: list[telemetry.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no connection that could break: it gets none."""
+    monkeypatch.setattr("holdfast.shapes.operations.service.EVERY", 0.05)
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def wait() -> None:
+        started.set()
+        await gate.wait()
+
+    def refused() -> bool:
+        return any(
+            e.fields["service"] == "operations" and "cannot be reached" in e.fields["error"]
+            for e in events
+            if e.name == "service.failed"
+        )
+
+    proxy = Proxy(holdfast_url)
+    try:
+        async with working(Kit(app, proxy.url, replace(PATIENT, connect_timeout=1.0))):
+            job = await wait.aenqueue()
+            await started.wait()
+            proxy.refuse()
+            await await_until(refused, "the pool gives up", 60)
+            proxy.heal()
+            gate.set()
+            await job.aresult(timeout=60)
+            await await_until(lambda: "operations" in recovered(events), "it goes on", 60)
+    finally:
+        proxy.close()
+    loud = [
+        e.name
+        for e in events
+        if e.level >= logging.INFO and e.name in (*OUTAGE, "database.lost", "database.back")
+    ]
+    assert loud == ["database.lost", "database.back"]
+
+
 @pytest.fixture
 def crowded(odd_server: EmbeddedServer) -> Iterator[str]:
     """A database on a server that nobody else uses."""

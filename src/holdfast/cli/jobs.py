@@ -105,7 +105,7 @@ Items = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Arguments to set: note=hello order_id:=17"),
 ]
-Unset = Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to take out.")]
+Unset = Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to remove.")]
 Priority = Annotated[int | None, typer.Option(help="-100 to 100, higher first.")]
 MaxAttempts = Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")]
 RunAfter = Annotated[

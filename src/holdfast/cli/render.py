@@ -120,8 +120,8 @@ def columns(stream: TextIO) -> int:
 def folded(text: str, indent: int, stream: TextIO | None = None) -> str:
     """One line of words, in lines that fit the terminal: it would break them in the middle of a word. What follows the
     first is indented. For programs and files it stays one line."""
-    stream = stream or sys.stdout
-    if not stream.isatty() or _shown(text) <= (width := columns(stream)):
+    out: TextIO = stream or sys.stdout
+    if not out.isatty() or _shown(text) <= (width := columns(out)):
         return text
     lines = [""]
     for word in re.findall(r" *[^ ]+", text):

@@ -52,6 +52,10 @@ class Reachability:
         self._back_at = 0.0
         self.returned = Calls[[]]()  # a session has reconnected after an outage
 
+    def is_lost(self) -> bool:
+        """Since it was said, and until it is back."""
+        return self._lost_at is not None
+
     def lost(self, error: object = "", since: float | None = None) -> None:
         """`since`: when the connection that failed was made. One from before the last return failed with that outage."""
         with self._lock:

@@ -64,6 +64,7 @@ class Services:
             service.pulse = pulse
         for service in self.of_shapes:
             service.worker = context.me
+            service.is_lost = context.database.reach.is_lost
             self.notify.add(service)
         self.sleep.pulse = self.renewal.pulse = pulse
 

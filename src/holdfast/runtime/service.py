@@ -31,6 +31,7 @@ class Service(abc.ABC):
     pulse: Pulse | None = None  # which it need not ask by itself while that lasts
     topic: str | None = None  # what it wants to be woken for, as holdfast.wake() names it
     outlives_jobs = False  # jobs that run need it to end: it stops after the last of them
+    is_lost: Callable[[], bool] = staticmethod(lambda: False)  # an outage of the database has been said
     worker: Callable[[], str] = staticmethod(lambda: "")  # the identity of its worker
 
     def __init__(self) -> None:
@@ -122,12 +123,16 @@ class Service(abc.ABC):
 
     def _pause_after(self, error: BaseException) -> float:
         self._failures += 1
-        self._outage = isinstance(
-            error, ConnectionLost
-        )  # which database.lost and database.back say once for all
+        self._outage = self._is_outage(error)
         pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
         self._say_failed(error, pause)
         return pause
+
+    def _is_outage(self, error: BaseException) -> bool:
+        """Which database.lost and database.back say once for all: a connection broke, or the pool could open none."""
+        return isinstance(error, ConnectionLost) or (
+            isinstance(error, DatabaseUnavailable) and self.is_lost()
+        )
 
     def _say_failed(self, error: BaseException, pause: float) -> None:
         if time.monotonic() - self._told_at < 1.0:
@@ -136,7 +141,7 @@ class Service(abc.ABC):
         known = isinstance(error, DatabaseUnavailable)
         telemetry.emit(
             "service.failed",
-            level=loudness(error) if known else logging.ERROR,
+            level=logging.DEBUG if self._outage else logging.WARNING if known else logging.ERROR,
             service=self.name,
             error=f"{type(error).__name__}: {error}",
             failures=self._failures,
