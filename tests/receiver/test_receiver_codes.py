@@ -66,7 +66,8 @@ async def test_only_a_post_of_json_is_read(paid: Receiver[Paid], akit: Kit) -> N
 
 async def test_a_view_passes_the_bytes_as_they_came(paid: Receiver[Paid], akit: Kit) -> None:
     body = body_of(order_id=1)
-    for same in (bytearray(body), memoryview(body)):
+    others: list[Any] = [bytearray(body), memoryview(body)]
+    for same in others:
         assert (await paid.aaccept(standard(body), same)).status in (202, 200)
     with pytest.raises(TypeError, match="body must be the bytes of the request as they came, not str"):
         await paid.aaccept(standard(body), body.decode())  # type: ignore[arg-type]

@@ -329,7 +329,10 @@ def struct(kind: Any) -> Any:
     return msgspec.defstruct("One", [("x", kind)], module=__name__)
 
 
-D, AT, DAY, SPAN = decimal.Decimal, datetime.datetime, datetime.date, datetime.timedelta
+D = decimal.Decimal
+AT = datetime.datetime
+DAY = datetime.date
+SPAN = datetime.timedelta
 AWARE = Annotated[AT, msgspec.Meta(tz=True)]
 NAMES = Literal["a", "b"]
 # What the second class does not take of the first, though JSON Schema has the same words for both.

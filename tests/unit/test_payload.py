@@ -229,3 +229,17 @@ def test_shown_survives_a_broken_repr() -> None:
     assert shown(Broken()).startswith("Broken ")
     assert shown(None) == "None"
     assert len(shown("x" * 1000)) < 80
+
+
+@pytest.mark.parametrize("ids", [0, 1, 15, 16, 17, 200])
+@pytest.mark.parametrize("number", [1e22, -1e22])
+def test_a_large_float_is_found_behind_any_number_of_ids_that_look_like_one(ids: int, number: float) -> None:
+    """Hyphens of ids stand behind e, as signs of exponents do."""
+    names = ["0138e-9", "a-138e-4", "e+", "8e-", ",8e-x"]
+    value = {"ids": [names[n % len(names)] for n in range(ids)], "number": number}
+    text = dump(value)
+    assert "e+22" not in text
+    assert text.endswith("0000000000.0}")
+    assert json.loads(text) == value
+    del value["number"]
+    assert dump(value) == json.dumps(value, separators=(",", ":"))

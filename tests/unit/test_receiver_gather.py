@@ -70,3 +70,70 @@ async def test_a_sender_that_went_away_is_no_fault_of_the_others() -> None:
         await gone
     slow.gate.set()
     assert await stays == Written("new", None)
+
+
+async def test_a_second_transaction_begins_when_a_few_wait_and_no_third() -> None:
+    slow = Slow()
+    gatherer = Gatherer(slow.write)
+
+    async def put(*names: str) -> list[asyncio.Task[Written]]:
+        tasks = [asyncio.create_task(gatherer.put(message(name), 600)) for name in names]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return tasks
+
+    tasks = await put("1")
+    tasks += await put(*"2345678")
+    assert slow.batches == [["1"]], "seven are not enough"
+    tasks += await put("9")
+    assert slow.batches == [["1"], list("23456789")]
+    tasks += await put(*"abcdefghij")
+    assert len(slow.batches) == 2, "two are the most"
+    slow.gate.set()
+    assert await asyncio.gather(*tasks) == [Written("new", None)] * 19
+    assert slow.batches[2:] == [list("abcdefghij")]
+    slow.gate.clear()
+    again = await put("x")
+    again += await put(*"klmnopqr")
+    assert slow.batches[3:] == [["x"], list("klmnopqr")], "and again when both have ended"
+    slow.gate.set()
+    await asyncio.gather(*again)
+
+
+async def test_those_of_either_transaction_give_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two ends, and its writer takes newer messages than those that the second still has."""
+    loop = asyncio.get_running_loop()
+    now, later = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: now() + later)
+    gates = [asyncio.Event() for _ in range(3)]
+    batches: list[list[str]] = []
+
+    async def write(messages: Sequence[NewMessage]) -> list[Written]:
+        batches.append([one.id for one in messages])
+        await gates[len(batches) - 1].wait()
+        return [Written("new", None) for _ in messages]
+
+    gatherer = Gatherer(write)
+
+    async def put(names: str) -> list[asyncio.Task[Written]]:
+        tasks = [asyncio.create_task(gatherer.put(message(name), 3600)) for name in names]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return tasks
+
+    first = await put("1")
+    second = await put("abcdefgh")
+    later = 2000
+    third = await put("n")
+    gates[0].set()
+    assert await asyncio.wait_for(first[0], within(10)) == Written("new", None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert batches == [["1"], list("abcdefgh"), ["n"]]
+    later = 3601
+    for task in second:
+        with pytest.raises(DatabaseUnavailable):
+            await asyncio.wait_for(task, within(10))
+    assert not third[0].done(), "its time is not over"
+    gates[2].set()
+    assert await third[0] == Written("new", None)

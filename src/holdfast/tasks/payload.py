@@ -22,8 +22,9 @@ MAX_DIGITS = 1000
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_EXPONENT = re.compile(r"\de[+-]\d")  # as Python writes it, always with a sign; ids in texts may look so too
-_WITH_EXPONENT = re.compile(r"[\[,:]-?\d[\d.]*e[+-]\d")  # the same where a number may stand
+_WITH_EXPONENT = re.compile(r"[\[,:]-?\d[\d.]*e[+-]\d")  # as Python writes it, always with a sign
+_DIGITS = frozenset("0123456789.")
+_LOOKS = 16  # at places where a number may end with an exponent, one by one
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
@@ -49,9 +50,7 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
         raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
     if _suspicious(value, text):
         _refuse(value, what)
-    if has_exponents := _EXPONENT.search(text) is not None and (
-        isinstance(value, float) or _WITH_EXPONENT.search(text) is not None
-    ):
+    if has_exponents := "e" in text if isinstance(value, float) else _has_exponents(text):
         text = _LARGE_FLOAT.sub(_positional, text)
     if size > limit // 2 or has_exponents:
         # the database counts jsonb as it prints it: a space after each separator, and numbers without exponents
@@ -62,6 +61,24 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
             f"{_ADVICE.get(what, _ADVICE['payload'])}"
         )
     return text
+
+
+def _has_exponents(text: str) -> bool:
+    """Whether it may have a number with one. Ids in texts look so too, at their hyphens: a few are looked at from behind,
+    since the expression would look at every comma and colon."""
+    for sign in ("e-", "e+"):
+        at, looks = text.find(sign), 0
+        while at > 0:
+            begins = at - 1
+            while text[begins] in _DIGITS:
+                begins -= 1
+            if begins < at - 1 and text[begins - 1 if text[begins] == "-" else begins] in "[,:":
+                return True
+            looks += 1
+            if looks == _LOOKS:
+                return _WITH_EXPONENT.search(text) is not None
+            at = text.find(sign, at + 2)
+    return False
 
 
 def _positional(found: re.Match[str]) -> str:

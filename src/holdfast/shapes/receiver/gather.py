@@ -1,19 +1,24 @@
 """Group commit: messages that come while one transaction is under way go into the next one together.
 
 Nobody waits for others to come: the first message is written at once; those that arrive meanwhile make up the next batch.
+When a few of them wait, a second transaction does not wait for the first, whose time is mostly that of the disk.
 """
 
 import asyncio
+import math
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import chain
 
 from ...db.faults import BadRow, LockTimeout
 from ...errors import DatabaseUnavailable
 from .store import NewMessage, Written
 
 MOST = 500  # messages of one transaction
+WRITERS = 2  # transactions at once, each on a connection of its own
+ENOUGH = (
+    8  # messages that wait, for a second one: fewer would make small transactions, which cost both sides more
+)
 BATCH_BYTES = 4 * 1024 * 1024
 WAITING_BYTES = 64 * 1024 * 1024  # of all that wait: more is refused, so that memory is bounded
 
@@ -26,13 +31,13 @@ _Item = tuple[
 class _Line:
     """What waits on one event loop."""
 
-    __slots__ = ("bytes", "going", "items", "task", "timer")
+    __slots__ = ("bytes", "going", "items", "timer", "writers")
 
     def __init__(self) -> None:
         self.items: deque[_Item] = deque()
-        self.going: Sequence[_Item] = ()  # being written
+        self.going: dict[int, Sequence[_Item]] = {}  # being written, by the writer
         self.bytes = 0
-        self.task: asyncio.Task[None] | None = None
+        self.writers: dict[int, asyncio.Task[None]] = {}
         self.timer: asyncio.TimerHandle | None = (
             None  # one for all: a timer for each would cost more than the rest
         )
@@ -53,33 +58,45 @@ class Gatherer:
         until = loop.time() + patience
         line.items.append((message, future, until))
         line.bytes += len(message.payload)
-        if line.task is None:
-            line.task = loop.create_task(self._run(line), name="holdfast receiver")
+        all_write = len(line.going) == len(line.writers) < WRITERS
+        if not line.writers or (all_write and len(line.items) >= ENOUGH):
+            name = next(n for n in range(WRITERS) if n not in line.writers)
+            line.writers[name] = loop.create_task(self._run(line, name), name="holdfast receiver")
         if line.timer is None:
             line.timer = loop.call_at(until, self._give_up, line, patience)
         return await future
 
     def _give_up(self, line: _Line, patience: float) -> None:
-        """Those whose time is over. All have the same patience, so that the first to come is the first to give up."""
+        """Those whose time is over. All have the same patience, so that of each batch, and of those that wait, the first to
+        come is the first to give up."""
         loop, line.timer = asyncio.get_running_loop(), None
-        for _, future, until in chain(line.going, line.items):
-            if future.done():
-                continue
-            if until > loop.time():
-                line.timer = loop.call_at(until, self._give_up, line, patience)
-                return
-            future.set_exception(DatabaseUnavailable(f"the message was not written within {patience:g} s"))
+        now, first = loop.time(), math.inf
+        for items in (*line.going.values(), line.items):
+            for _, future, until in items:
+                if future.done():
+                    continue
+                if until > now:
+                    first = min(first, until)
+                    break
+                future.set_exception(
+                    DatabaseUnavailable(f"the message was not written within {patience:g} s")
+                )
+        if first < math.inf:
+            line.timer = loop.call_at(first, self._give_up, line, patience)
 
-    async def _run(self, line: _Line) -> None:
+    async def _run(self, line: _Line, name: int) -> None:
         try:
             await asyncio.sleep(0)  # requests that are read in this turn of the loop come along
             while batch := self._next(line):
-                line.going = batch
+                line.going[name] = batch
                 await self._written(batch)
-        finally:
-            line.task, line.going = None, ()
-            while line.items:  # only when the loop ends
+        except asyncio.CancelledError:  # the loop ends
+            while line.items:
                 line.items.popleft()[1].cancel()
+            raise
+        finally:
+            del line.writers[name]
+            line.going.pop(name, None)
 
     def _next(self, line: _Line) -> list[_Item]:
         """The next transaction. Whoever has given up meanwhile is left out: the sender will come again."""

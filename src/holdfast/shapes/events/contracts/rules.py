@@ -93,7 +93,7 @@ def _decimal_rules(schema: Any) -> list[str]:
 
 
 def _of_digits(number: Schema, schema: Any) -> Schema:
-    """A number for a Decimal of so many digits: of floats nobody knows how many they have."""
+    """A number for a Decimal with a limit of digits: of floats nobody knows how many they have."""
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None and places is None:
         return number
