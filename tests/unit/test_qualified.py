@@ -90,6 +90,7 @@ def test_these_run_anywhere() -> None:
         "workflow_signal",
         "workflow_start",
         "workflow_start_many",
+        "workflow_start_with_signal",
         "written_beside",
     ]
 

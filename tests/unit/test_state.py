@@ -211,7 +211,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
     "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/core.py": {"cancelled"},  # of runs and steps
-    "shapes/workflows/database_journal.py": {"lost"},  # of runs and steps
+    "shapes/workflows/database_journal.py": {"cancelled", "lost"},  # of runs and steps
     "shapes/workflows/ends.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/explaining.py": {"cancelled", "held", "scheduled", "snoozed"},  # codes of explain
     "shapes/workflows/finding.py": {"cancelled", "completed"},  # of runs and steps

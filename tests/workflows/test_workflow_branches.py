@@ -150,8 +150,11 @@ async def test_a_branch_that_lost_does_nothing_but_say_what_it_had_pushed(edit: 
         await wf.first(wf.sleep(86400), wf.sleep(86401))
         wf.on_failure(undo, "never")
 
+    async def quick(wf: Workflow) -> None:
+        await wf.signal(GO)
+
     async def flow(wf: Workflow) -> None:
-        await wf.first(slow(wf), wf.signal(GO))
+        await wf.first(slow(wf), quick(wf))
         await wf.sleep(60)
         raise KeyError("oops")
 
@@ -231,3 +234,30 @@ async def test_a_branch_is_begun_once() -> None:
             await wf.gather(branch, branch)
 
     assert isinstance(await run(flow), Completed)
+
+
+async def test_nobody_asks_for_the_records_of_a_branch_that_lost() -> None:
+    seen: list[bool] = []
+
+    async def slow(wf: Workflow) -> None:
+        await wf.gather(wf.step(say, "slow"), wf.branch("inner", say_in, wf))
+        await wf.sleep(86400)
+
+    async def say_in(wf: Workflow) -> str:
+        return await wf.step(say, "inner")
+
+    async def quick(wf: Workflow) -> None:
+        await wf.sleep(60)
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf), quick(wf))
+        seen.append(wf.replaying)
+        await wf.sleep(60)
+        seen.append(wf.replaying)
+
+    store = Store()
+    for _ in range(2):
+        assert isinstance(await run(flow, store), Suspended)
+        store.clock += timedelta(seconds=61)
+    assert isinstance(await run(flow, store, verify=False), Completed)
+    assert seen == [False, False, False]

@@ -172,10 +172,10 @@ def test_a_time_that_is_over_while_it_commits_changes_nothing(app: Holdfast, kit
 
     @app.workflow(sticky=0.05)
     async def late(wf: Workflow) -> int:
-        return await wf.using(timeout=0.3, max_attempts=1).transact(areserve, 1)
+        return await wf.using(timeout=1.5, max_attempts=1).transact(areserve, 1)
 
     kit.create_queues()
-    failpoints.arm("transaction.commit", lambda: time.sleep(0.5))
+    failpoints.arm("transaction.commit", lambda: time.sleep(2))
     run = late.start()
     assert kit.workflows.run(run) == 1
     assert rows(kit) == [1]

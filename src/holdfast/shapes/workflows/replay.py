@@ -5,7 +5,7 @@ hit, wherever it has moved. A key that it does not have is new, unless something
 not been asked for yet: then the code is not the code that wrote the history.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -39,12 +39,16 @@ class Replay:
     def __init__(self, rows: Iterable[Stored] = ()) -> None:
         self._rows: dict[str, Stored] = {}
         self._scopes: dict[str, _Scope] = {}
+        self._below: dict[str, list[_Scope]] = {}  # of a scope, with itself
+        self._left = 0  # records that the code has not asked for yet
+        self._pushed: set[str] = set()  # scopes with compensations in them, or below
         self._patches: dict[str, bool] = {}
         self._latest: datetime | None = None
         for row in rows:
             self.keep(row)
             if row.record.ordinal is not None:
                 self._scope(scope_of(row.record.key)).unasked[row.record.key] = row.record.ordinal
+                self._left += 1
 
     def __len__(self) -> int:
         """How many records the run has."""
@@ -56,7 +60,7 @@ class Replay:
     @property
     def replaying(self) -> bool:
         """Whether some of the history has not been asked for yet."""
-        return any(scope.unasked for scope in self._scopes.values())
+        return self._left > 0
 
     def take(self, scope: str, name: str) -> Place:
         """The place of the next call of that name."""
@@ -80,7 +84,8 @@ class Replay:
     def find(self, place: Place, kind: Kind) -> Stored | None:
         """What the history has at this place. None: nothing, and the call is to be made. Diverged: another one's turn."""
         state = self._scope(place.scope)
-        state.unasked.pop(place.key, None)
+        if state.unasked.pop(place.key, None) is not None:
+            self._left -= 1
         found = self._rows.get(place.key)
         if found is not None:
             if found.record.kind != kind:
@@ -121,13 +126,13 @@ class Replay:
 
     def drop(self, scope: str) -> None:
         """A branch that lost and is not run again: its records stay, and nobody asks for them."""
-        for name, state in self._scopes.items():
-            if name == scope or name.startswith(f"{scope}/"):
-                state.unasked.clear()
+        for state in self._below.get(scope, ()):
+            self._left -= len(state.unasked)
+            state.unasked.clear()
 
     def pushed(self, scope: str) -> bool:
         """Whether a branch had pushed compensations."""
-        return any(key.startswith(f"saga/{scope}/") for key in self._rows)
+        return scope in self._pushed
 
     def patched(self, name: str) -> tuple[bool, bool]:
         """Whether the new way is to be gone, and whether its marker is still to be written. Decided at the first call of
@@ -147,6 +152,8 @@ class Replay:
     def keep(self, row: Stored) -> None:
         """A record, also one that was written just now."""
         self._rows[row.record.key] = row
+        if row.record.kind == "compensation" and row.record.key.startswith("saga/"):
+            self._pushed.update(_with_outer(scope_of(row.record.key.removeprefix("saga/"))))
         self._latest = self.not_before(row.at)
 
     def not_before(self, at: datetime) -> datetime:
@@ -157,6 +164,8 @@ class Replay:
         found = self._scopes.get(scope)
         if found is None:
             found = self._scopes[scope] = _Scope()
+            for outer in _with_outer(scope):
+                self._below.setdefault(outer, []).append(found)
         return found
 
     def _count(self, state: _Scope, name: str) -> str:
@@ -170,6 +179,13 @@ def marker(patch: str) -> str:
 
 def scope_of(key: str) -> str:
     return key.rpartition("/")[0]
+
+
+def _with_outer(scope: str) -> Iterator[str]:
+    """The branch, and those that it is in."""
+    while scope:
+        yield scope
+        scope = scope_of(scope)
 
 
 def _fitting(key: str) -> str:

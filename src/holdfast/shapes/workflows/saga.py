@@ -50,9 +50,8 @@ class Saga:
         with it."""
         before, scope.cancellable = scope.cancellable, False
         order = {row.record.key: n for n, row in enumerate(self._core.replay.rows())}
-        self._stack.sort(
-            key=lambda push: order.get(f"saga/{push.key}", len(order))
-        )  # branches are replayed in another
+        # A replay of branches pushes in another order than that of the first run.
+        self._stack.sort(key=lambda push: order.get(f"saga/{push.key}", len(order)))
         try:
             while self._stack:
                 push = self._stack.pop()
