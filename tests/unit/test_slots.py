@@ -103,6 +103,20 @@ def test_few_ready_jobs_are_not_topped_up_one_by_one() -> None:
     assert [slots.want(ready) for ready in (2, 1, 0)] == [0, 0, 2]
 
 
+def test_while_enough_wait_here_no_end_of_a_job_is_a_reason_to_look_for_more() -> None:
+    slots = Slots(10, 2)
+    for _ in range(10):
+        slots.started()
+    slots.want(0)
+    assert [slots.lacks(ready) for ready in (2, 1, 0)] == [False, False, True]
+    assert [slots.content(ready) for ready in (2, 1, 0)] == [True, True, False]
+    slots.finished(0.0)  # and who waits takes its slot
+    assert slots.content(1)
+    assert slots.lacks(1)  # nobody took it
+    slots.finished(0.0)
+    assert not slots.content(1)  # one of two slots would stay empty
+
+
 def test_what_waits_is_blocked_only_while_no_quick_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine with quick jobs is not blocked: handing back what waits would make it slower still."""
     slots = Slots(1, 2)

@@ -47,9 +47,7 @@ def prepared(conn: AnyConnection, statement: Statement[Any]) -> Answer | None:
     if name is None or known.prepare_threshold is None or known._to_flush:
         return None
     values = [None if value is None else value.encode() for value in statement.params]
-    if b"\0" in b"".join(
-        filter(None, values)
-    ):  # it would end the text; the driver says that it may not be there
+    if b"\0" in b"".join(filter(None, values)):  # it would end the text; the driver refuses it
         return None
     known._names.move_to_end(key)  # of those that it has, the driver drops what was used longest ago
     return _answer(pgconn, name, values)

@@ -164,7 +164,10 @@ class Attempts:
             for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
                 self._queues.released(queue)
         self._suspects.ended(grants)
-        self._pause.end()
+        dispatcher, ready = self.dispatcher, len(self.dispatcher.ready)
+        plain = dispatcher.waiting == ready and not dispatcher.early.waiting and not self._queues.by_key
+        if not plain or not self._slots.content(ready):  # who takes the slots they left starts in a moment
+            self._pause.end()
 
     def _go_on(self, held: Sequence[Running | None], states: Sequence[str]) -> None:
         """Continue with the next jobs of the same keys."""

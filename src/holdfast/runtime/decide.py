@@ -27,7 +27,28 @@ from .inflight import Running
 from .job import Job
 
 
-def is_timeout(error: BaseException, limit: asyncio.Timeout) -> bool:
+class _Unlimited:
+    """What most handlers have: an asyncio.timeout(None) of each attempt would be made for nothing."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    def expired(self) -> bool:
+        return False
+
+
+_UNLIMITED = _Unlimited()
+
+
+def limited(seconds: float | None) -> asyncio.Timeout | _Unlimited:
+    """A limit of time for the block that it is around; None: there is none."""
+    return _UNLIMITED if seconds is None else asyncio.timeout(seconds)
+
+
+def is_timeout(error: BaseException, limit: asyncio.Timeout | _Unlimited) -> bool:
     """Whether this limit ended the handler. isinstance() would ask the error for its __class__, which may raise."""
     return limit.expired() and issubclass(type(error), TimeoutError)
 

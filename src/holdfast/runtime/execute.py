@@ -4,7 +4,6 @@ prepare() finds the handler and its arguments, perform() makes the call with all
 handler that wants nothing around it is awaited by whoever starts it (Attempts.run).
 """
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from ..model.outcome import (
 )
 from ..model.text import describe, storable
 from ..store.settle_last import settle_last
-from .decide import completion, decide, is_timeout
+from .decide import completion, decide, is_timeout, limited
 from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job, no_rest
@@ -164,14 +163,12 @@ class Executor:
     async def _attempt(
         self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]
     ) -> Outcome:
-        limit = None if self._supervised or handler.timeout is None else asyncio.timeout(handler.timeout)
+        limit = limited(None if self._supervised else handler.timeout)
         try:
-            if limit is None:
-                return await self._call(handler, job, arguments)
             async with limit:
                 return await self._call(handler, job, arguments)
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
-            if limit is not None and is_timeout(error, limit):
+            if is_timeout(error, limit):
                 running.interrupt("timeout")
                 return handler.timed_out(job.attempt)
             return decide(error, running, handler)

@@ -38,13 +38,22 @@ class Slots:
     def want(self, ready: int, batches: int = 0) -> int:
         """`ready` wait for a slot already; `batches` lack that many, which take no slot each. Few are not worth a claim."""
         self.ahead = ahead = self._ahead()
-        if ready and (ahead < _FEW or 4 * ready >= 3 * ahead):
+        if self._suffice(ready):
             return 0
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
 
     def lacks(self, ahead: int) -> bool:
         """Whether a slot that comes free is a reason to look for more, with that many at hand."""
-        return not self.enough and 4 * ahead <= 3 * self.ahead
+        return not self.enough and 4 * ahead <= 3 * self.ahead and (self.free > 0 or not self._suffice(ahead))
+
+    def content(self, ready: int) -> bool:
+        """Whether a look for more would want nothing, and those that wait here take every free slot at once. Handlers that
+        end one by one would cost a look each."""
+        return self.free <= ready and self._suffice(ready)
+
+    def _suffice(self, ready: int) -> bool:
+        """Few are topped up when none is left, many when a quarter is gone."""
+        return ready > 0 and (self.ahead < _FEW or 4 * ready >= 3 * self.ahead)
 
     def _ahead(self) -> int:
         if self._mean >= self._QUICK or not self._prefetch:
