@@ -40,8 +40,8 @@ async def test_a_copy_of_a_finished_or_dead_job(mara: Surfer, kit: Kit, shop: Sh
     body = {"id": str(shop.waiting)}
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=TOKEN)
     assert (answer.status_code, answer.json()["reason"]) == (400, "not_ended")
-    body = {"id": str(shop.done), "arguments": {"order_id": "many"}}
-    answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=TOKEN)
+    unfit = {"id": str(shop.done), "arguments": {"order_id": "many"}}
+    answer = await mara.client.post("/api/v1/acts/jobs-copy", json=unfit, headers=TOKEN)
     assert (answer.status_code, "was not copied" in answer.json()["detail"]) == (400, True)
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json={"id": str(shop.done)}, headers=TOKEN)
     assert answer.json()["done"]["copied_from"] == str(shop.done)
