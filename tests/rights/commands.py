@@ -28,7 +28,7 @@ WRITES = (
     "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain", "queue pause more", "undo {undoable}",
     "dead discard --task nothing --background --yes", "operations stop {begun}", "operations run {second}",
     "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
-    "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "jobs copy {dead}", "dead discard {dead}",
+    "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "jobs copy {dead}", """dead patch {{"n":7}} {dead}""", "dead discard {dead}",
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
     "events erase 1 --whole --yes", "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",

@@ -170,3 +170,16 @@ def test_discard(shop: Kit, cli: Cli) -> None:
     assert cli.text("dead", "discard", "-e", "order", "-y") == "Discard: 1 discarded.\n"
     assert cli.json("dead", "list", "--each")["dead_letters"][0]["id"] == ids[2]
     assert [job["id"] for job in cli.json("jobs", "list")["jobs"]] == [live, ids[2]]
+
+
+def test_patch(shop: Kit, cli: Cli) -> None:
+    (job_id,) = bury(shop, 1)
+    ran = cli("dead", "patch", '{"n": 2}', job_id)
+    assert "1 patched" in ran.out
+    assert "the arguments were not checked" in ran.err
+    assert shop.job(UUID(job_id))["payload"] == {"n": 2}
+    seen = cli("dead", "patch", '{"n": null}', "--all", "--dry-run")
+    assert "Dry run: dead patch would act on 1 job" in seen.out
+    assert cli.refused("dead", "patch", "[1]", "--all").startswith("PATCH")
+    assert cli.refused("dead", "patch", "{}", "--all").startswith("say what to change")
+    assert [entry["action"] for entry in cli.json("audit")["audit"]] == ["dead patch"]

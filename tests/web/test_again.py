@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Callable
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -40,8 +41,8 @@ async def test_a_copy_of_a_finished_or_dead_job(mara: Surfer, kit: Kit, shop: Sh
     body = {"id": str(shop.waiting)}
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=TOKEN)
     assert (answer.status_code, answer.json()["reason"]) == (400, "not_ended")
-    body = {"id": str(shop.done), "arguments": {"order_id": "many"}}
-    answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=TOKEN)
+    unfit = {"id": str(shop.done), "arguments": {"order_id": "many"}}
+    answer = await mara.client.post("/api/v1/acts/jobs-copy", json=unfit, headers=TOKEN)
     assert (answer.status_code, "was not copied" in answer.json()["detail"]) == (400, True)
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json={"id": str(shop.done)}, headers=TOKEN)
     assert answer.json()["done"]["copied_from"] == str(shop.done)
@@ -118,3 +119,31 @@ async def test_an_operation_that_ended_offers_its_undo(mara: Surfer, kit: Kit, s
 async def test_nobody_else_says_what_was_done(mara: Surfer) -> None:
     mara.client.cookies.set("holdfast_said", "WyJnb3QgeW91IiwgbnVsbF0=.abc")
     assert "got you" not in await mara.page("/jobs")
+
+
+async def test_dead_letters_are_patched_before_they_go_back(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    assert "/acts/dead-patch" in await mara.page("/dead?task=charge")
+    patch = quote('{"note": "again", "card_token": "tok_new"}')
+    where = f"/acts/dead-patch?task=charge&patch={patch}"
+    page = html.unescape(await mara.page(where))
+    assert "1 job would be patched" in page
+    assert "holdfast dead patch" in page
+    answer = await mara.confirm(where)
+    assert answer.status_code == 303, answer.text
+    assert kit.job(shop.dead)["payload"] == {"order_id": 1, "card_token": "tok_new", "note": "again"}
+    body = {"task": "charge", "patch": {"order_id": "many"}}
+    seen = await mara.client.post("/api/v1/acts/dead-patch?dry_run=1", json=body, headers=TOKEN)
+    warnings = seen.json()["preview"]["warnings"]
+    assert warnings[0] == "1 of them would not fit and stay as they are."
+    assert f"charge {shop.dead}: parameter 'order_id' of charge must be int" in warnings[1]
+    done = await mara.client.post("/api/v1/acts/dead-patch", json=body, headers=TOKEN)
+    assert done.json()["done"] == {"count": 0, "results": {"does_not_fit": 1}, "audit": None}
+    for wrong, status in (
+        ({"patch": {}}, 400),
+        ({"patch": [1]}, 400),
+        ({"patch": {"a": 1}, "task": None}, 400),
+    ):
+        answer = await mara.client.post("/api/v1/acts/dead-patch", json={**body, **wrong}, headers=TOKEN)
+        assert answer.status_code == status, answer.text
+    (entry,) = kit.sql("SELECT action, selection FROM holdfast.audit")
+    assert (entry["action"], entry["selection"]["patch"]["card_token"]) == ("dead patch", "••••••••")

@@ -139,6 +139,7 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         (f"jobs/{later[0]}", "jobs edit", {"priority": "5"}), (f"jobs/{later[0]}", "jobs retry", {}),
         (f"jobs/{later[1]}", "jobs cancel", {"reason": "a test"}), (f"jobs/{later[2]}", "jobs discard", {}),
         (f"jobs/{dead[0]}", "dead redrive", {"rate": "10/s"}), (f"jobs/{dead[1]}", "jobs copy", {"priority": "5"}),
+        ("dead?task=mail.send_receipt", "dead patch", {"patch": '{"to": "desk@example.com"}'}),
         (f"jobs/{dead[1]}", "jobs reveal", {"field": f"payload.{named}", "reason": "a test"}),
         (f"jobs/{dead[1]}", "dead discard", {}),
         ("jobs?state=scheduled", "view save", {"name": "later"}), ("views", "view delete", {}),

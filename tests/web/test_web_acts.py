@@ -346,11 +346,12 @@ async def test_no_dry_run_acts(program: Surfer, kit: Kit, shop: Shop) -> None:
 
 
 def test_every_act_is_a_command(app: Holdfast) -> None:
-    """What a button does has a command of the same name."""
+    """What a button does has a command of the same name. Views are of the dashboard, and a command line masks nothing."""
     from tests.surface.commands import every_command
 
     commands = every_command()
-    for name in made_for(app).site.acts:
+    own = {"view save", "view share", "view delete", "view unshare", "jobs reveal"}
+    for name in made_for(app).site.acts.keys() - own:
         assert name.removesuffix(" fix") in commands, name
 
 

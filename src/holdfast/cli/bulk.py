@@ -36,6 +36,9 @@ _RESULTS = {
     "asked_before": "running, asked to stop before",
     DISCARDED: DISCARDED,
     "unchanged": "due already",
+    "patched": "patched",
+    "same": "like this already",
+    "does_not_fit": "left as they are: the patch would not fit their handler",
 }
 
 

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.arguments import parse_rate
+from holdfast.cli.apps import Where
+from holdfast.cli.arguments import parse_object, parse_rate
 from holdfast.cli.bulk import Acted, act_on_ids, act_on_many
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import HowMany
 from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
+from holdfast.cli.producing import known_tasks, say_unchecked
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.operate.dead import (
@@ -20,9 +22,11 @@ from holdfast.operate.dead import (
     check_dead,
     redrive_verb,
 )
+from holdfast.operate.edit import masked_of
 from holdfast.operate.job_acts import Verb
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
+from holdfast.operate.patch import patch_verb
 from holdfast.store.dead import DeadFilter
 
 app = typer.Typer(help="List dead letters, put them back to work, delete them.", no_args_is_help=True)
@@ -120,6 +124,36 @@ def redrive_command(
     At a rate, nothing has to stay running: each job gets the time at which it is due, the first one now.
     """
     verb = redrive_verb(None if rate is None else parse_rate(rate, "--rate"))
+    return _act(operator, verb, ids, which.filter(), everything, how)
+
+
+@app.command("patch")
+@command(asks_why=True)
+def patch_command(
+    patch: Annotated[
+        str, typer.Argument(metavar="PATCH", help='A JSON object: {"currency": "EUR", "note": null}')
+    ],
+    which: DeadOptions,
+    how: HowMany,
+    operator: Operator,
+    ids: IdsArgument = None,
+    everything: AllOption = False,
+    *,
+    where: Where,
+) -> Acted:
+    """Change the payloads of dead letters by one JSON merge patch, before they are redriven.
+
+    With an app each payload is checked against its handler; one that would not fit stays as it is. A dry run says which.
+    """
+    said = parse_object(patch, "PATCH")
+    tasks = known_tasks(where.app)
+    known = tasks.definition if tasks else None
+    names = {name for task, _ in tasks.known() for name in masked_of(task, known)} if tasks else ()
+    verb = patch_verb(said, known, sorted(names))
+    if how.dry_run:
+        for one in operator.unfit_of(said, ids or which.filter(), known):
+            typer.echo(f"note: {one.id} would not fit: {render.one_line(one.why, 200)}", err=True)
+    say_unchecked(tasks)
     return _act(operator, verb, ids, which.filter(), everything, how)
 
 

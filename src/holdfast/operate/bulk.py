@@ -170,7 +170,11 @@ def _count(
 
 
 def changed(results: Mapping[str, int]) -> int:
-    return sum(count for name, count in results.items() if name not in ("unchanged", "asked_before"))
+    return sum(
+        count
+        for name, count in results.items()
+        if name not in ("unchanged", "asked_before", "same", "does_not_fit")
+    )
 
 
 def _some_of(results: Mapping[str, int]) -> dict[str, int]:

@@ -126,7 +126,7 @@ def _read_place(text: str) -> Died:
 # Acts -------------------------------------------------------------------------------------------------------------
 
 
-def _no_dead_letter(job: Locked) -> Why | None:
+def no_dead_letter(job: Locked) -> Why | None:
     if job.table == "dead_letters":
         return None
     if job.state == BLOCKED:
@@ -145,7 +145,7 @@ def redrive_verb(rate: float | None = None, act: str | None = None) -> Verb:
         return {"redriven": len(moved)}
 
     def refuse(job: Locked) -> Why | None:
-        return _no_dead_letter(job) or no_queue(job)
+        return no_dead_letter(job) or no_queue(job)
 
     more = {"act": str(mark), **({"per_second": rate} if rate else {})}
     return Verb("dead redrive", "redriven", (DEAD_LETTER,), (DEAD_LETTER,), refuse, apply, more)
@@ -156,7 +156,7 @@ DISCARD_DEAD = replace(
     action="dead discard",
     states=(DEAD_LETTER,),
     usual=(DEAD_LETTER,),
-    refuse=_no_dead_letter,
+    refuse=no_dead_letter,
 )
 
 

@@ -19,6 +19,7 @@ from . import (
     limits,
     operations,
     overview,
+    patch,
     pauses,
     preview,
     producing,
@@ -94,6 +95,7 @@ class Operator(Runner):
     list_dead = Method(dead.list_dead)
     select_dead = Method(dead.select_dead)
     preview_dead = Method(dead.preview_dead)
+    unfit_of = Method(patch.unfit_of)
 
     # Keys
     stuck_keys = Method(keys.stuck_keys)

@@ -243,3 +243,19 @@ def bury_again(queue: str, job_ids: Sequence[UUID], act: UUID) -> Statement[list
 
 def prune_redriven(days: int, limit: int) -> Statement[int]:
     return named("prune_redriven", (limit,), count)
+
+
+class DeadPayload(NamedTuple):
+    id: UUID
+    task: str
+    version: int
+    payload: str  # JSON
+
+
+def dead_payloads(job_ids: Sequence[UUID]) -> Statement[list[DeadPayload]]:
+    return named("dead_payloads", (list(job_ids),), lambda rows: [DeadPayload(*r) for r in rows])
+
+
+def patch_dead(changes: Sequence[tuple[UUID, str]]) -> Statement[list[UUID]]:
+    """Other payloads; lock them first in the same transaction."""
+    return named("patch_dead", ([i for i, _ in changes], [text for _, text in changes]), ids)

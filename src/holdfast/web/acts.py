@@ -1,16 +1,20 @@
 """What can be done to jobs and dead letters. Each act is a verb of the operator, with the words of the command line."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from holdfast.cli.arguments import parse_rate
+from holdfast.cli.arguments import parse_object, parse_rate
 from holdfast.errors import ConfigurationError
+from holdfast.model.masking import masked_text
 from holdfast.model.state import CANCELLED
 from holdfast.operate import preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
+from holdfast.operate.edit import Known
 from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.operator import Operator
+from holdfast.operate.patch import patch_verb
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
@@ -161,7 +165,7 @@ def _preview_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> P
         found = yield from Operator.preview_of.procedure(verb, named)
     else:
         found = yield from Operator.preview_dead.procedure(verb, dead_filter(given, masked_of))
-    warnings = (yield from _warnings(found)) if verb is not DISCARD_DEAD else []
+    warnings = (yield from _warnings(found)) if verb.action == "dead redrive" else []
     return _previewed(found, what, warnings)
 
 
@@ -196,7 +200,7 @@ def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Proced
             return (yield from _leave_to_workers(verb, wanted))
         selection = yield from Operator.select_dead.procedure(wanted)
         done = yield from Operator.act_on_all.procedure(verb, selection)
-    return _said(done, what, None if verb is DISCARD_DEAD else undo_of(done.audit))
+    return _said(done, what, undo_of(done.audit) if verb.action == "dead redrive" else None)
 
 
 def _dead_words(verb: str, given: Given) -> list[str]:
@@ -211,6 +215,14 @@ _DEAD = (
     Field("ids", required=False),
     Field("all", required=False),
     *(Field(n, required=False) for n in DEAD_FIELDS),
+)
+_UNFIT = 10  # that a preview names
+_PATCH = Field(
+    "patch",
+    "JSON merge patch",
+    "json",
+    hint='{"currency": "EUR", "note": null}: null takes a name out. Redrive them after it.',
+    shown=True,
 )
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
 
@@ -248,7 +260,22 @@ def job_acts(masked_of: Declared) -> tuple[Act, ...]:
     )
 
 
-def dead_acts(masked_of: Declared) -> tuple[Act, ...]:
+def _patch(given: Given, known: Known, masked_of: Declared) -> Verb:
+    return patch_verb(parse_object(given["patch"], "patch"), known, sorted(masked_of("")))
+
+
+def _preview_patch(given: Given, known: Known, masked_of: Declared) -> Procedure[Preview]:
+    found = yield from _preview_dead(_patch(given, known, masked_of), "patched", given, masked_of)
+    which = _named(given) or dead_filter(given, masked_of)
+    unfit = yield from Operator.unfit_of.procedure(parse_object(given["patch"], "patch"), which, known)
+    said = [f"{len(unfit):,} of them would not fit and stay as they are."] if unfit else []
+    said += [
+        f"{one.task} {one.id}: {masked_text(one.why, names=masked_of(one.task))}" for one in unfit[:_UNFIT]
+    ]
+    return replace(found, warnings=said)
+
+
+def dead_acts(masked_of: Declared, known: Known) -> tuple[Act, ...]:
     def discard(given: Given) -> Procedure[Said]:
         return _do_dead(DISCARD_DEAD, "discarded", given, masked_of)
 
@@ -263,6 +290,14 @@ def dead_acts(masked_of: Declared) -> tuple[Act, ...]:
             (*_DEAD, _RATE),
             lambda g: _dead_words("redrive", g),
             lambda g: _preview_dead(_redrive(g), "put back to work", g, masked_of),
+        ),
+        Act(
+            "dead patch",
+            "Patch",
+            lambda g: _do_dead(_patch(g, known, masked_of), "patched", g, masked_of),
+            (*_DEAD, _PATCH),
+            lambda g: ("dead", "patch", g.get("patch", ""), *_dead_words("patch", g)[2:]),
+            lambda g: _preview_patch(g, known, masked_of),
         ),
         Act(
             "dead discard",

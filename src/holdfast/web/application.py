@@ -158,7 +158,7 @@ def dashboard(
         )
         known = one.tasks.definition
         of_one = (edit_act(known), copy_act(known), REVEAL)
-        of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of))
+        of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of, known))
         site.add(Pages(engine(site), (*of_jobs, UNDO, *ENGINE_ACTS, *view_acts(site))))
         site.add_shapes()
         sites.append(site)

@@ -180,3 +180,13 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: dead_payloads
+-- The payloads of dead letters.
+-- $1 ids
+SELECT d.id, d.task, d.version, d.payload::text FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) ORDER BY d.id;
+
+-- name: patch_dead
+-- Dead letters that are locked get other payloads.
+-- $1 ids, $2 payloads (JSON)
+UPDATE holdfast.dead_letters d SET payload = u.payload::jsonb FROM unnest($1::uuid[], $2::text[]) AS u(id, payload) WHERE d.id = u.id RETURNING d.id;

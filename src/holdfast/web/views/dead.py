@@ -62,7 +62,8 @@ def page(site: "Site") -> Page:
         if letters is not None and letters.next is not None:
             more = {**given, "after": letters.next, **({"each": "1"} if each else {})}
         words = ("dead", "list", *options(given, DEAD_FIELDS), *(("--each",) if each else ()))
-        offers = [Offer("dead redrive", acted), Offer("dead discard", acted)] if groups.groups else []
+        verbs = ("dead redrive", "dead patch", "dead discard") if groups.groups else ()
+        offers = [Offer(verb, acted) for verb in verbs]
         return Drawn(
             (),
             {"groups": groups, "dead_letters": letters, "facets": facets},
