@@ -126,8 +126,9 @@ class Endpoints:
         description: str | None = None,
         conn: object = None,
     ) -> Endpoint:
-        """Change the given options; `rate="none"` removes the rate. "paused": what is pending waits, and new events make no deliveries. "disabled": what is
-        pending is cancelled. "active" after "disabled": one delivery is tried before the others."""
+        """Change the given options; `rate="none"` removes the rate. "paused": what is pending waits, and new events make no
+        deliveries. "disabled": what is pending is cancelled. "active" after "disabled": one delivery is tried before the
+        others."""
         act = self._acts.update(
             endpoint, tenant, url=url, events=events, status=status, rate=rate, concurrency=concurrency,
             headers=headers, description=description,
