@@ -113,9 +113,10 @@ def test_the_second_migrator_gives_up_and_names_the_first(
 ) -> None:
     idle = (
         "SELECT pid, usename FROM pg_stat_activity WHERE state = 'idle in transaction' "
-        "AND application_name = 'holdfast migrate' AND datname = current_database()"
+        "AND application_name = 'holdfast migrate' AND datname = current_database() "
+        "AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
     )
-    wait_until(lambda: len(database.ask(idle)) == 1, "the session that looked before is gone")
+    wait_until(lambda: len(database.ask(idle)) == 1, "the one that has the lock waits")
     holder = database.ask(idle)
     pid, user = holder[0]
     with pytest.raises(MigrationFailed) as caught:

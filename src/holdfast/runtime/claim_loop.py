@@ -169,8 +169,7 @@ class ClaimLoop:
         return self._idle_bytes() >= self._settings.claim_bytes
 
     async def _rest(self, claimed: int | None) -> None:
-        """Continue at once after work; otherwise pause in growing steps up to the poll interval, or until something
-        happens."""
+        """Continue at once after work; otherwise pause, in growing steps up to the poll interval or until woken."""
         pause, dispatcher = self._pause, self._dispatcher
         if claimed:
             pause.restart()

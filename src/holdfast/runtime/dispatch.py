@@ -185,8 +185,7 @@ class Dispatcher:
             self.start()
 
     def drop(self, running: Running) -> bool:
-        """The job is lost or cancelled. False: it waits for neither a batch nor a token, so the code that starts it handles
-        it."""
+        """The job is lost or cancelled. False: it waits for neither a batch nor a token; its start handles that."""
         return self.batches.drop(running) or self.early.drop(running)
 
     def stale(self, is_full: Callable[[], bool]) -> list[Running]:

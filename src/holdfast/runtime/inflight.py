@@ -26,8 +26,7 @@ def _nobody(_: Job) -> None:
 class Running:
     """One job this worker owns: waiting for a slot, running, or waiting to be settled.
 
-    Attributes that most jobs never set are class attributes, so that a new job costs three writes.
-    """
+    Attributes that most jobs never set are class attributes, so that a new job costs three writes."""
 
     job: Job | None = None
     task: asyncio.Task[Any] | None = None

@@ -190,8 +190,7 @@ class Settler(Service):
         self._on_settled(settlements, states)
 
     async def _give_up(self, settlement: Settlement, reason: str) -> None:
-        """The database refuses this outcome: make the job a dead letter with the reason; if even that fails, leave the row
-        alone."""
+        """The database refuses this outcome: make the job a dead letter; if even that fails, leave the row alone."""
         reason = storable(reason)
         telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id_text, error=reason)
         if (instead := buried(settlement, reason)) is not None:

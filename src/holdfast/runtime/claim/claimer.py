@@ -86,8 +86,7 @@ class QueueClaimer(abc.ABC):
         """Jobs that must run separately from others."""
 
     async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
-        """Jobs that came since the last claim: one statement, without a promise to find all. Returns nothing if that is not
-        possible."""
+        """Jobs that came since the last claim, by one statement that may miss some. Nothing if that is not possible."""
         return []
 
     @abc.abstractmethod
