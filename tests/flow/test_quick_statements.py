@@ -8,6 +8,8 @@ import pytest
 
 from holdfast import Holdfast, Task, UnknownQueue
 from holdfast.db import executors
+from holdfast.db.quick import prepared
+from holdfast.model.job import NewRow
 from holdfast.store.jobs import enqueue
 from holdfast.testing import Kit
 
@@ -188,3 +190,16 @@ def test_listeners_hear_of_it(send: Send, conn: Conn, cursors: list[object]) -> 
     finally:
         stop()
     assert (heard, cursors) == ([("enqueue_one", 3)], [])
+
+
+def test_a_driver_with_other_names_inside_has_its_cursor(conn: Conn) -> None:
+    """What a prepared statement is found by are names of the driver's own."""
+
+    class Renamed:
+        def __init__(self, conn: Conn) -> None:
+            self.pgconn = conn.pgconn
+            self.autocommit = conn.autocommit
+
+    statement = enqueue([NewRow("send", '{"note": "x"}')])
+    assert prepared(conn, statement) is not None
+    assert prepared(Renamed(conn), statement) is None  # type: ignore[arg-type]

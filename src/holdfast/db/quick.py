@@ -36,6 +36,13 @@ def _key(text: str, parameters: int) -> _Key:
 
 def prepared(conn: AnyConnection, statement: Statement[Any]) -> Answer | None:
     """To be waited for under the connection's lock, which the caller holds; returns its rows. None: the usual way."""
+    try:
+        return _prepared(conn, statement)
+    except AttributeError:  # these names are the driver's own: another release may have others
+        return None
+
+
+def _prepared(conn: AnyConnection, statement: Statement[Any]) -> Answer | None:
     pgconn, known = conn.pgconn, conn._prepared
     status = pgconn.transaction_status
     if status != _IN_BLOCK and not (status == _IDLE and conn.autocommit):
