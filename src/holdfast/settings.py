@@ -5,6 +5,7 @@ import getpass
 import math
 import os
 import socket
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -143,12 +144,12 @@ OTHER_VARIABLES = (
 
 
 def settings_file(env: Mapping[str, str] | None = None) -> Path:
-    """The file that HOLDFAST_CONFIG names; else holdfast.toml of this folder, or of the nearest one above it that has one of
-    this user's or root's. It need not exist."""
+    """The file that HOLDFAST_CONFIG names; else holdfast.toml of this folder, or of the nearest one above it that has one
+    which nobody else can have put there. It need not exist."""
     if named := (os.environ if env is None else env).get("HOLDFAST_CONFIG"):
         return Path(named)
     here = Path(_FILE)
-    return here if here.is_file() else next(filter(_is_ours, _above()), here)
+    return here if here.is_file() else next((file for file in _above() if distrust(file) is None), here)
 
 
 def _above() -> Iterator[Path]:
@@ -156,12 +157,50 @@ def _above() -> Iterator[Path]:
         yield from (folder / _FILE for folder in Path.cwd().parents)
 
 
-def _is_ours(file: Path) -> bool:
-    """What somebody else left in a folder above, such as /tmp, is not meant."""
+def distrust(file: Path) -> str | None:
+    """Why another user may have put this file there, or code beside it; None: only this user or root can have."""
     try:
-        return file.is_file() and file.stat().st_uid in (0, os.getuid())
-    except OSError:
-        return False
+        found, folder = file.lstat(), file.absolute().parent
+        if not stat.S_ISREG(found.st_mode):
+            return "it is a link, or no regular file"
+        return _exposed(file, found) or exposed(folder)
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+
+
+def exposed(folder: Path) -> str | None:
+    """Why others may have put code into this folder."""
+    return _exposed(folder, folder.stat())
+
+
+def _exposed(path: Path, found: os.stat_result) -> str | None:
+    if found.st_uid not in (0, os.getuid()):
+        return f"{path} belongs to another user"
+    private = found.st_gid == os.getgid() == os.getuid()  # a group of this user alone, as umask 002 has it
+    others = stat.S_IWOTH if private else stat.S_IWOTH | stat.S_IWGRP
+    return f"others may write to {path} (chmod go-w)" if found.st_mode & others else None
+
+
+def ignored_file(env: Mapping[str, str] | None = None) -> str | None:
+    """What is left out of the nearest holdfast.toml because another user may have put it there, and what to do; None:
+    nothing is. In the working folder that is the app, in a folder above the whole file."""
+    if (os.environ if env is None else env).get("HOLDFAST_CONFIG"):
+        return None
+    here = Path(_FILE)
+    file = next((one for one in (here, *_above()) if os.path.isfile(one)), None)
+    if file is None or (why := distrust(file)) is None or (file == here and "app" not in _table(file)):
+        return None
+    what = f"app in {file}" if file == here else f"{file}"
+    return f"{what} is not used: {why}. If you trust it: export HOLDFAST_CONFIG={file.absolute()}"
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
 
 
 def load_settings(
@@ -191,15 +230,12 @@ def _given(
     found: dict[str, Setting] = {}
     file = toml or settings_file(env)
     if file.is_file():
-        try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
-        except OSError as error:
-            raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
-        for name, value in table.items():
+        named = toml or env.get("HOLDFAST_CONFIG")  # by the user, who knows it
+        for name, value in _table(file).items():
             if name not in known:
                 raise ConfigurationError(f"{file}: unknown setting {name!r} (known: {', '.join(known)})")
+            if name == "app" and not named and distrust(file):
+                continue
             text = _beside(file, value) if name == "database_url" else value
             found[name] = Setting(name, _convert(name, known[name], text, str(file)), str(file))
     for name, kind in known.items():

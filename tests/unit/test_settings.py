@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import ConfigurationError, NoDatabase, Settings
-from holdfast.settings import database_url, describe_settings, load_settings, settings_file
+from holdfast.settings import database_url, describe_settings, ignored_file, load_settings, settings_file
 
 NOWHERE = Path("/nonexistent/holdfast.toml")
 
@@ -152,6 +152,67 @@ def test_the_file_of_somebody_else_above_is_not_meant(
     else:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert settings_file({}) == Path("holdfast.toml")
+
+
+@pytest.fixture
+def below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, below one with a file that names an app."""
+    (tmp_path / "project" / "below").mkdir(parents=True)
+    (tmp_path / "project").chmod(0o755)
+    monkeypatch.chdir(tmp_path / "project" / "below")
+    (file := tmp_path / "project" / "holdfast.toml").write_text('app = "jobs:app"\nconcurrency = 3')
+    file.chmod(0o644)
+    return tmp_path / "project" / "below"
+
+
+@pytest.mark.parametrize("what", ["link", "open file", "open folder", "group folder", "folder of another"])
+def test_what_others_may_have_put_there_names_no_app(
+    below: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """In a folder above the whole file is left out, in the working folder the app, and one line says so."""
+    file = below.parent / "holdfast.toml"
+    assert (load_settings({}).app, ignored_file({})) == ("jobs:app", None)
+    monkeypatch.setattr(os, "getgid", lambda: 4711)
+    why = {
+        "link": "it is a link, or no regular file",
+        "open file": "others may write to {file} (chmod go-w)",
+        "folder of another": f"{below.parent} belongs to another user",
+    }.get(what, f"others may write to {below.parent} (chmod go-w)")
+    if what == "link":
+        file.rename(below.parent / "real.toml")
+        file.symlink_to("real.toml")
+    elif what == "folder of another":
+        _give_away(below.parent, monkeypatch)
+    else:
+        (file if what == "open file" else below.parent).chmod(0o775 if what == "group folder" else 0o777)
+    trust = f"If you trust it: export HOLDFAST_CONFIG={file}"
+    assert settings_file({}) == Path("holdfast.toml")
+    assert load_settings({}) == Settings()
+    assert ignored_file({}) == f"{file} is not used: {why.format(file=file)}. {trust}"
+    monkeypatch.chdir(below.parent)
+    assert load_settings({}) == Settings(concurrency=3)
+    said = why.format(file="holdfast.toml")
+    assert ignored_file({}) == f"app in holdfast.toml is not used: {said}. {trust}"
+    named = {"HOLDFAST_CONFIG": str(file)}
+    assert (load_settings(named).app, ignored_file(named)) == ("jobs:app", None)
+
+
+def _give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        pytest.skip("only root can give a folder away")
+
+
+def test_a_group_of_this_user_alone_is_nobody_else(below: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's umask of 002 makes such files and folders."""
+    group = below.parent.stat().st_gid
+    below.parent.chmod(0o775)
+    (below.parent / "holdfast.toml").chmod(0o664)
+    if group == os.getgid() == os.getuid():
+        assert load_settings({}).app == "jobs:app"
+    monkeypatch.setattr(os, "getgid", lambda: group + 1)
+    assert load_settings({}).app is None
 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
