@@ -1,5 +1,6 @@
 """The program itself: versions, help, exit codes, one line for a mistake, and which app is meant."""
 
+import json
 import logging
 import os
 import subprocess
@@ -136,6 +137,86 @@ def test_an_app_is_found_by_path_variable_and_default(folder: Path, monkeypatch:
     assert isinstance(load_app("place:Box.inner"), Holdfast)
     monkeypatch.setenv("HOLDFAST_APP", "place")
     assert load_app(None).tasks.definition("more.f") is not None
+
+
+APP = "from holdfast import Holdfast\napp = Holdfast('postgresql://own@127.0.0.1:1/own')\n"
+
+
+@pytest.fixture
+def named_by_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose holdfast.toml names the app, and whose app names a database; the working folder is below it."""
+    (project := folder / "project").mkdir(mode=0o755)
+    (project / "holdfast.toml").write_text('app = "filed:app"\n')
+    (project / "filed.py").write_text(APP)
+    (project / "below").mkdir()
+    monkeypatch.chdir(project / "below")
+    return project
+
+
+def test_code_of_others_is_not_run_for_a_file_that_is_linked(
+    program: Callable[..., Outcome], named_by_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to a folder above could link a file of ours there, and put code beside the link."""
+    (shared := named_by_file.parent / "shared").mkdir()
+    (shared / "below").mkdir()
+    (shared / "holdfast.toml").symlink_to(named_by_file / "holdfast.toml")
+    (shared / "filed.py").write_text("raise SystemExit('their code ran')\n")
+    shared.chmod(0o777)
+    for place, what in ((shared / "below", shared / "holdfast.toml"), (shared, "app in holdfast.toml")):
+        monkeypatch.chdir(place)
+        code, _, err = program("status")
+        said, refused = err.splitlines()
+        assert code == 2
+        assert said.startswith(
+            f"note: {what} is not used: it is a link, or no regular file. If you trust it: "
+        )
+        assert refused.startswith("holdfast: no database was named.")
+
+
+def test_the_code_beside_the_file_replaces_no_module_of_python(
+    program: Callable[..., Outcome], named_by_file: Path
+) -> None:
+    (named_by_file / "below" / "filed.py").write_text(
+        "raise SystemExit('the code of the working folder ran')\n"
+    )
+    assert "cannot reach database 'own' at 127.0.0.1:1" in program("status")[2]
+    python = sys.path.index(str(Path(os.__file__).parent))
+    assert sys.path.index(str(named_by_file)) > python
+    assert str(named_by_file / "below") not in sys.path
+
+
+@pytest.mark.parametrize("variable", ["HOLDFAST_DATABASE_URL", "DATABASE_URL"])
+def test_the_environment_names_the_database_where_the_file_names_the_app(
+    program: Callable[..., Outcome], named_by_file: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "postgresql://127.0.0.1:1/staging")
+    for words in (["dead", "discard", "--all", "--yes"], ["status"], ["worker"]):
+        assert "cannot reach database 'staging' at 127.0.0.1:1" in program(*words)[2], words
+    assert "cannot reach database 'other'" in program("status", "-d", "postgresql://127.0.0.1:1/other")[2]
+    shown = json.loads(program("config", "show", "--json")[1])
+    assert {s["name"]: s["source"] for s in shown["settings"]}["database_url"] == variable
+    for words in (["dead", "discard", "--all", "--yes", "--app", "filed:app"], ["worker", "filed:app"]):
+        _forget("filed")
+        assert "cannot reach database 'own'" in program(*words)[2], (
+            "the app was named: nothing goes before it"
+        )
+    _forget("filed")
+    monkeypatch.setenv("HOLDFAST_APP", "filed:app")
+    assert "cannot reach database 'own'" in program("status")[2]
+
+
+def test_a_database_of_the_environment_needs_no_app_of_the_file(
+    program: Callable[..., Outcome], named_by_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that is broken refuses no act on a database that is known without it."""
+    (named_by_file / "filed.py").write_text("1 / 0\n")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://127.0.0.1:1/staging")
+    assert "cannot reach database 'staging'" in program("queue", "pause", "default")[2]
+
+
+def _forget(module: str) -> None:
+    """The next command is a process of its own."""
+    sys.modules.pop(module, None)
 
 
 def test_a_task_that_cannot_be_declared_is_one_line(program: Callable[..., Outcome], folder: Path) -> None:

@@ -15,13 +15,12 @@ supervising  worker processes below this one
 refusals   what is said of a refusal: the way out, as a command
 """
 
-import contextlib
 import functools
 import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +30,6 @@ from holdfast.cli.sections import Sections
 from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
-from holdfast.settings import load_settings
 from holdfast.shapes import commands
 
 if TYPE_CHECKING:
@@ -134,8 +132,7 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
     try:
         given = sys.argv[1:] if arguments is None else arguments
         obj = tuple(given)  # for a command that starts itself again
-        with _named_app():
-            runs(given)(args=given, prog_name=program, obj=obj)
+        runs(given)(args=given, prog_name=program, obj=obj)
     except HoldfastError as error:
         from holdfast.cli.refusals import words
 
@@ -153,23 +150,6 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
         _flush()
         if COMPLETING in os.environ:
             os._exit(0)  # neither an error nor a thread of the app keeps the shell waiting
-
-
-@contextlib.contextmanager
-def _named_app() -> Iterator[None]:
-    """HOLDFAST_APP is what holdfast.toml says, for this command and the processes that it starts. What is wrong with that
-    file is said by a command that needs it."""
-    found = None
-    if (variable := "HOLDFAST_APP") not in os.environ:
-        with contextlib.suppress(ConfigurationError):
-            found = load_settings().app
-    if found:
-        os.environ[variable] = found
-    try:
-        yield
-    finally:
-        if found:  # for whoever calls us in a process of their own
-            os.environ.pop(variable, None)
 
 
 def _leave(message: str, code: int) -> None:

@@ -17,15 +17,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.busy import busy
-from holdfast.cli.found_server import app_database, found_database, project_folders, refuse_to_make
+from holdfast.cli.found_server import (
+    app_database,
+    database_before_app,
+    found_database,
+    project_folders,
+    refuse_to_make,
+)
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.model.actor import Actor
+from holdfast.model.text import printable
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
-from holdfast.settings import default_actor, describe_settings, load_settings
+from holdfast.settings import (
+    Setting,
+    default_actor,
+    describe_settings,
+    ignored_file,
+    load_settings,
+    settings_file,
+)
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -62,10 +76,30 @@ class Where:
     as_json: JsonOption = False
 
 
+def named_app() -> Setting | None:
+    """The app that HOLDFAST_APP names, else holdfast.toml. What is wrong with that file is said by a command that needs it;
+    that its app is not trusted is said here, once."""
+    if (said := os.environ.get(APP_VARIABLE)) is not None:
+        return Setting("app", said, APP_VARIABLE) if said else None
+    with contextlib.suppress(ConfigurationError):
+        if ignored := ignored_file():
+            _note(ignored)
+        found = next(s for s in describe_settings() if s.name == "app")
+        return found if found.value else None
+    return None
+
+
+@functools.cache
+def _note(text: str) -> None:
+    typer.echo(f"note: {printable(text)}", err=True)
+
+
 def load_app(name: str | None) -> "Holdfast":
     """The app that MODULE:APP names; modules are looked for in the current folder first, and then where holdfast.toml or
-    the server of `dev` is, if that is above."""
-    name = name or os.environ.get(APP_VARIABLE)
+    the server of `dev` is, if that is above. Without a name it is that of HOLDFAST_APP or of holdfast.toml; the modules of
+    the latter are looked for beside that file alone, and after those of Python."""
+    named = None if name else named_app()
+    name = named.value if named else name
     if not name:
         raise ConfigurationError(
             f"no app was named. Pass MODULE:APP, such as shop.jobs:app, or set {APP_VARIABLE}"
@@ -75,7 +109,7 @@ def load_app(name: str | None) -> "Holdfast":
         raise ConfigurationError(
             f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}"
         )
-    found = _attribute(_import(module_name), attribute or "app")
+    found = _attribute(_import(module_name, _beside_file(named)), attribute or "app")
     from holdfast.app import Holdfast  # with the user's module, which most often has loaded it
 
     if not isinstance(found, Holdfast):
@@ -94,11 +128,29 @@ def _as_module(text: str) -> str:
     return f", here perhaps {name}:app" if usable else ""
 
 
-def _import(name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if sys.path[:1] != [here]:
-        sys.path.insert(0, here)
-    sys.path[1:1] = [str(folder) for folder in project_folders() if str(folder) not in sys.path]
+def _beside_file(named: Setting | None) -> Path | None:
+    """Where the code is, if a holdfast.toml names it that was found, and not named by the user."""
+    if named is None or named.source == APP_VARIABLE or os.environ.get("HOLDFAST_CONFIG"):
+        return None
+    return settings_file().absolute().parent
+
+
+def _look_in(*folders: Path) -> None:
+    """After the modules of Python itself, which no file of a project may replace, and before those that are installed."""
+    own = (str(Path(os.__file__).parent), str(Path(os.__file__).parent / "lib-dynload"))
+    after = max((at for at, path in enumerate(sys.path, 1) if path in own), default=len(sys.path))
+    sys.path[after:after] = [str(folder) for folder in folders if str(folder) not in sys.path]
+
+
+def _import(name: str, folder: Path | None) -> ModuleType:
+    """`folder`: look in no other, but for what Python and the installation have."""
+    here = str(folder or Path.cwd())
+    if folder is not None:
+        _look_in(folder)
+    else:
+        if sys.path[:1] != [here]:
+            sys.path.insert(0, here)
+        _look_in(*project_folders())
     try:
         return importlib.import_module(name)
     except HoldfastError:
@@ -106,7 +158,8 @@ def _import(name: str) -> ModuleType:
     except Exception as error:  # noqa: BLE001 whatever the module raises is the user's to see
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (name == missing or name.startswith(f"{missing}.")):
-            raise ConfigurationError(f"there is no module {name!r} in {here}{_nearby(name)}") from None
+            near = _nearby(name) if folder is None else ", whose holdfast.toml names it"
+            raise ConfigurationError(f"there is no module {name!r} in {here}{near}") from None
         _print_trace(error)
         said = f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"module {name!r} cannot be imported: {said}") from None
@@ -169,9 +222,9 @@ def open_database(
     if url is not None:
         database = Database(url, load_settings())
     elif app:
-        database = app_database(load_app(app))
-    elif os.environ.get(APP_VARIABLE):
-        database = _of_environment(looks)
+        database = app_database(load_app(app), app)
+    elif database_before_app(app) is None and (named := named_app()):
+        database = _of_named(named, looks)
     else:
         database = found_database()
     if not makes:
@@ -184,27 +237,26 @@ def open_database(
         database.close()
 
 
-def _of_environment(looks: bool) -> Database:
-    """The database of HOLDFAST_APP. A look does not need its code where HOLDFAST_DATABASE_URL or holdfast.toml names
-    one too, as in the line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is
-    broken. An act is refused: the app may name another database than they do."""
+def _of_named(named: Setting, looks: bool) -> Database:
+    """The database of this app. A look does not need its code where HOLDFAST_DATABASE_URL or holdfast.toml names one too,
+    as in the line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken. An
+    act is refused: the app may name another database than they do."""
     try:
         app = load_app(None)
     except ConfigurationError as error:
+        source = APP_VARIABLE if named.source == APP_VARIABLE else f"app in {named.source}"
         own = next(s for s in describe_settings() if s.name == "database_url")
         if not own.value:
             raise
         own_url = f'"${URL_VARIABLE}"' if own.source == URL_VARIABLE else "ADDRESS"
         if not looks:
             raise ConfigurationError(
-                f"{APP_VARIABLE} cannot be used: {error}. This command changes something, so it does not fall back to "
+                f"{source} cannot be used: {error}. This command changes something, so it does not fall back to "
                 f"{own.source}. Name the database, with -d {own_url}, or fix the app"
             ) from None
-        typer.echo(
-            f"note: {APP_VARIABLE} is not used, the database is that of {own.source}: {error}", err=True
-        )
+        typer.echo(f"note: {source} is not used, the database is that of {own.source}: {error}", err=True)
         return Database(own.value, load_settings())
-    return app_database(app)
+    return app_database(app, None)
 
 
 @contextlib.contextmanager
@@ -249,11 +301,12 @@ class AppName:
 
 def app_name(app: str | None) -> AppName:
     """How to name the app in a command for the user to run, and what it can run, if it can be loaded."""
-    name = app or os.environ.get(APP_VARIABLE)
-    if name is None:
+    named = None if app else named_app()
+    name = named.value if named else app
+    if not name:
         return AppName()
     try:
-        tasks = load_app(name).tasks
+        tasks = load_app(app).tasks
     except HoldfastError:
         return AppName(name)
     return AppName(name, lambda task, version: tasks.find(task, version) is not None)

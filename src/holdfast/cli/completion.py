@@ -7,13 +7,12 @@ of their id, because a shell may split words at a colon.
 
 import contextlib
 import io
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import typer
 
-from holdfast.cli.apps import APP_VARIABLE, Where, load_app, operator_at
+from holdfast.cli.apps import Where, load_app, named_app, operator_at
 from holdfast.model.state import STATES
 from holdfast.operate.operator import Operator
 
@@ -44,7 +43,7 @@ def _queues(context: typer.Context) -> Iterator[Offer]:
 
 def _tasks(context: typer.Context) -> Iterator[Offer]:
     app = context.params.get("app")
-    if app or os.environ.get(APP_VARIABLE):
+    if app or named_app():
         yield from ((name, "task") for name, _ in load_app(app).tasks.known())
     with operator_of(context) as operator:
         yield from ((name, "task") for name in operator.known_tasks())

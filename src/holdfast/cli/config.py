@@ -1,14 +1,13 @@
 """`holdfast config`: which settings hold here, and why."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app
-from holdfast.cli.found_server import nearby_server
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, named_app
+from holdfast.cli.found_server import database_before_app, nearby_server
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
@@ -28,7 +27,7 @@ def show_command(
 ) -> None:
     """Print every setting with its value and where it comes from. Passwords are masked; nothing is connected to."""
     found = describe_configuration(own_version(), database_url, _choice(app))
-    server, named = nearby_server(), _app_of_environment()
+    server, named = nearby_server(), _app_setting()
     settings = [named if s.name == "app" else _nearest(s, server) for s in found.settings]
     found = replace(found, settings=settings)
     if as_json:
@@ -37,11 +36,9 @@ def show_command(
         _print(found)
 
 
-def _app_of_environment() -> Setting:
-    """Every command has it in HOLDFAST_APP; where holdfast.toml says the same, it came from there."""
-    elsewhere = {name: value for name, value in os.environ.items() if name != APP_VARIABLE}
-    ours, file = (next(s for s in describe_settings(e) if s.name == "app") for e in (os.environ, elsewhere))
-    return file if ours.value == file.value else ours
+def _app_setting() -> Setting:
+    """What names the app, also where the app brings settings of its own."""
+    return next(s for s in describe_settings() if s.name == "app")
 
 
 def _nearest(setting: Setting, server: Path | None) -> Setting:
@@ -52,12 +49,14 @@ def _nearest(setting: Setting, server: Path | None) -> Setting:
 
 
 def _choice(app: str | None) -> AppChoice | None:
-    name = app or os.environ.get(APP_VARIABLE)
-    if not name:
+    named = Setting("app", app, "--app") if app else named_app()
+    if named is None:
         return None
-    loaded = load_app(name)
-    source = "--app" if app else _app_of_environment().source
-    return AppChoice(name, source, loaded._url, loaded._given_settings)
+    loaded = load_app(app)
+    url, settings = loaded._url, loaded._given_settings
+    if database_before_app(app) is not None:
+        url, settings = None, settings and replace(settings, database_url=None)
+    return AppChoice(named.value, named.source, url, settings)
 
 
 def _print(found: Configuration) -> None:

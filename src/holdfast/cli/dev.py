@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,9 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import APP_VARIABLE, AppArgument, app_name, load_app
+from holdfast.cli.apps import APP_VARIABLE, URL_VARIABLE, AppArgument, app_name, load_app, named_app
 from holdfast.cli.busy import busy
+from holdfast.cli.found_server import app_database, database_before_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.reloading import run_reloading
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
@@ -48,7 +48,7 @@ def dev_command(
         raise typer.Exit(run_reloading([*context.find_root().obj, "--no-reload"], Path.cwd()))
     chosen = configure(LogFormat.console, log_level)
     found = load_app(app)
-    _use_embedded_if_none(found)
+    _choose_database(found, app)
     database = found.database
     if database.is_embedded:
         folder = parse_embedded_url(database.url)
@@ -66,7 +66,8 @@ def dev_command(
 
 def _say_next(found: Holdfast, app: str | None) -> None:
     """For the next terminal: what to export, and a job to try."""
-    name = app or os.environ.get(APP_VARIABLE, "")
+    named = None if app else named_app()
+    name = named.value if named else app or ""
     database = found.database
     values = {APP_VARIABLE: name, **found._environment()}
     if database.is_embedded:
@@ -109,8 +110,11 @@ def _dashboard(app: Holdfast, port: int, named: str) -> contextlib.AbstractConte
     return stack
 
 
-def _use_embedded_if_none(app: Holdfast) -> None:
+def _choose_database(app: Holdfast, name: str | None) -> None:
     """DATABASE_URL and PG* are not looked at: they may well name a database that is not for development."""
+    first = database_before_app(name)
+    if first is not None and first.source == URL_VARIABLE:
+        app_database(app, name)
     given = app._given_settings.database_url if app._given_settings else None
     if not (app._url or given or load_settings().database_url):
         app._url = "embedded:"

@@ -1,6 +1,5 @@
 """`holdfast jobs`: list jobs, show one, and change them."""
 
-import os
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, Where, load_app
+from holdfast.cli.apps import Where, load_app, named_app
 from holdfast.cli.arguments import parse_arguments, parse_moment
 from holdfast.cli.bulk import Acted, act_on_ids, act_on_many, print_page
 from holdfast.cli.command import Shown, command
@@ -181,8 +180,7 @@ def _changes(
 
 
 def _known(where: Where) -> Known | None:
-    named = where.app or os.environ.get(APP_VARIABLE)
-    return load_app(named).tasks.definition if named else None
+    return load_app(where.app).tasks.definition if where.app or named_app() else None
 
 
 def _print_copied(copied: Copied) -> None:

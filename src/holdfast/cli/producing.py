@@ -1,19 +1,17 @@
 """What commands that make a job have in common."""
 
-import os
 from typing import Any, cast
 
 import typer
 
-from holdfast.cli.apps import APP_VARIABLE, load_app
+from holdfast.cli.apps import load_app, named_app
 from holdfast.tasks.options import EnqueueOptions
 from holdfast.tasks.taskset import TaskSet
 
 
 def known_tasks(app: str | None) -> TaskSet | None:
-    """The tasks of the app that is named, here or in the environment; None: none is."""
-    named = app or os.environ.get(APP_VARIABLE)
-    return load_app(named).tasks if named else None
+    """The tasks of the app that is named, here, in the environment or in holdfast.toml; None: none is."""
+    return load_app(app).tasks if app or named_app() else None
 
 
 def given(**options: Any) -> EnqueueOptions:

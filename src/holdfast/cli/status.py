@@ -1,13 +1,12 @@
 """`holdfast status`: how things stand."""
 
-import os
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, Where, place_of
+from holdfast.cli.apps import Where, named_app, place_of
 from holdfast.cli.command import Shown, command
 from holdfast.cli.screen import EveryOption, TimesOption, watch
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED, SUSPENDED
@@ -56,9 +55,8 @@ def _print(found: Overview, place: str) -> None:
 def _print_unserved(found: Overview) -> None:
     """What a new user misses most often: jobs wait, and nobody is there to run them."""
     for name in found.unserved:
-        start = command_line(
-            "holdfast", "worker", os.environ.get(APP_VARIABLE, "MODULE:APP"), "--queue", name
-        )
+        named = named_app()
+        start = command_line("holdfast", "worker", named.value if named else "MODULE:APP", "--queue", name)
         said = f"queue {name} has due jobs and no worker. Start one: {start}"
         typer.echo("")
         typer.echo(render.styled(render.folded(f"nobody      {said}", 12), "red"))

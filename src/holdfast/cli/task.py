@@ -1,13 +1,12 @@
 """`holdfast task`: list tasks, pause and resume them."""
 
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import busy, render
-from holdfast.cli.apps import APP_VARIABLE, Where, load_app
+from holdfast.cli.apps import Where, load_app, named_app
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_task
 from holdfast.model.state import HELD
@@ -110,7 +109,7 @@ def _tell(moved: int) -> None:
 
 def _tasks(app: str | None) -> TaskSet | None:
     """The app's tasks, when one is named."""
-    return load_app(app).tasks if app or os.environ.get(APP_VARIABLE) else None
+    return load_app(app).tasks if app or named_app() else None
 
 
 def _names(tasks: TaskSet | None) -> Sequence[str]:

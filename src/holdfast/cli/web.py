@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, app_name, load_app, reach
+from holdfast.cli.apps import AppOption, DatabaseOption, app_name, load_app, named_app, reach
+from holdfast.cli.found_server import app_database, database_before_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.distribution import install
 from holdfast.errors import ConfigurationError
@@ -163,4 +163,7 @@ def _app(url: str | None, name: str | None) -> Holdfast:
     """An app where one is named: then the dashboard knows its tasks. Else only a database."""
     if url is not None:
         return Holdfast(url)
-    return load_app(name) if name or os.environ.get(APP_VARIABLE) else Holdfast()
+    found = load_app(name) if name or named_app() else Holdfast()
+    if database_before_app(name) is not None:
+        app_database(found, name)
+    return found

@@ -55,7 +55,7 @@ def worker_command(
     supervisor = None if tether is None else SupervisorLink(tether)
     chosen = configure(log_format, log_level)
     found = load_app(app)
-    reach(app_database(found))
+    reach(app_database(found, app))
     work = Work(tuple(queues or ()), concurrency, exit_when_idle, health_port, health_host, health_fd, loop)
     many = how_many(found.settings.processes if processes is None else processes)
     if supervisor is not None or many == 1:

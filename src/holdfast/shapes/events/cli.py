@@ -1,6 +1,5 @@
 """`holdfast events`: follow the log, list and show events, how far each subscriber is behind, how long the log is kept."""
 
-import os
 import re
 import sys
 import time
@@ -21,6 +20,7 @@ from holdfast.cli.apps import (
     JsonOption,
     Where,
     load_app,
+    named_app,
     operator_at,
 )
 from holdfast.cli.arguments import parse_moment, parse_size
@@ -244,7 +244,7 @@ def erase_command(
 
 def _load_types(app: str | None) -> None:
     """Classes of the app say which fields are erased."""
-    if not app and not os.environ.get(APP_VARIABLE):
+    if not app and not named_app():
         raise ConfigurationError(
             "the code says which fields of an event type are erased, and no app was named. "
             f"Pass --app or set {APP_VARIABLE}, or erase all of the data with --whole"

@@ -1,7 +1,6 @@
 """`holdfast webhook`, the part of deliveries: look at them, ping, redeliver; and what every command of the group needs."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +10,7 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, Where, load_app
+from holdfast.cli.apps import Where, load_app, named_app
 from holdfast.cli.arguments import parse_moment, parse_rate
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How, confirm
@@ -55,8 +54,8 @@ class Hooks:
 
 def _spec(where: Where | None) -> Spec:
     """As the app declares them, where one is named; else the defaults."""
-    name = None if where is None else where.app or os.environ.get(APP_VARIABLE)
-    declared = {} if name is None else load_app(name).tasks.declared("webhooks")
+    known = where is not None and (where.app or named_app())
+    declared = load_app(where.app).tasks.declared("webhooks") if where and known else {}
     for spec, _ in declared.values():
         found: Spec = spec
         return found

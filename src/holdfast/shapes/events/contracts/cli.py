@@ -29,12 +29,8 @@ FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="To be committ
 @contextlib.contextmanager
 def _on_database(database_url: str | None, app: str | None) -> Iterator[Contracts]:
     application = load_app(app)
-    if database_url is None:
-        with open_database(None, app):  # reached and checked
-            yield application.contracts
-    else:
-        with open_database(database_url, app) as database:
-            yield Contracts(lambda: database, lambda: application.tasks)
+    with open_database(database_url, app) as database:
+        yield Contracts(lambda: database, lambda: application.tasks)
 
 
 @app.command("check")
