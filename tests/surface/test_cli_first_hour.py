@@ -284,7 +284,7 @@ def test_a_server_that_a_worker_starts_has_a_bar(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(apps, "check", starts)
     monkeypatch.setattr(worker, "configure", lambda *_: None)
     monkeypatch.setattr(worker, "load_app", lambda _: None)
-    monkeypatch.setattr(worker, "app_database", lambda _: SimpleNamespace(is_embedded=True))
+    monkeypatch.setattr(worker, "app_database", lambda _, _name: SimpleNamespace(is_embedded=True))
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=len, flush=int))
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(ConfigurationError, match="started"):
