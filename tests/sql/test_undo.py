@@ -183,6 +183,36 @@ def test_a_pause_and_what_has_no_undo(conn: Conn, ann: Operator) -> None:
     assert refused(ann, 10**9).endswith("no longer kept. The list: holdfast audit")
 
 
+@pytest.mark.parametrize("again", ["ann", "bob"])
+def test_a_later_pause_stays(conn: Conn, database: Database, ann: Operator, again: str) -> None:
+    """Also one by the same person."""
+    ann.pause_queue("inbox")
+    ann.pause_task("work")
+    task, queue = (line.id for line in ann.list_audit().entries)
+    ann.resume_queue("inbox")
+    ann.resume_task("work")
+    other = Operator(database, again)
+    other.pause_queue("inbox")
+    other.pause_task("work")
+    for entry in (queue, task):
+        assert refused(ann, entry) == f"entry {entry} is not undone: it was paused again since, by {again}"
+    assert one(conn, "SELECT paused_by FROM holdfast.queues WHERE name = 'inbox'") == again
+    assert one(conn, "SELECT paused_by FROM holdfast.paused_tasks") == again
+    later = ann.list_audit(limit=2).entries
+    assert [ann.undo(line.id).count for line in later] == [1, 1]
+
+
+def test_an_undo_of_a_pause_closes_no_breaker(conn: Conn, ann: Operator) -> None:
+    ann.pause_task("work")
+    (entry,) = (line.id for line in ann.list_audit().entries)
+    conn.execute("INSERT INTO holdfast.breakers (task, state, opened_at) VALUES ('work', 'open', now())")
+    conn.execute("INSERT INTO holdfast.paused_tasks VALUES ('work', now(), NULL, true)")
+    assert ann.undo(entry).count == 1
+    assert one(conn, "SELECT state FROM holdfast.breakers") == "open"
+    assert one(conn, "SELECT by_breaker FROM holdfast.paused_tasks")
+    assert "nothing is left to undo" in refused(ann, entry)
+
+
 def test_what_was_put_back_is_forgotten_after_a_day(
     conn: Conn, database: Database, ann: Operator, worker: str
 ) -> None:

@@ -13,6 +13,7 @@ from ..store import acts, dead
 from ..store.acts import Locked
 from ..store.audit import AuditLine
 from ..store.operations import OPEN
+from ..store.pause import Paused
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
@@ -20,7 +21,7 @@ from .audit import list_audit
 from .bulk import Done, Results, Selection
 from .job_acts import Verb, act_on, act_on_all, no_queue
 from .operations import find_operation
-from .pauses import resume_queue, resume_task
+from .pauses import undo_queue_pause, undo_task_pause
 from .procedure import Procedure, run
 from .refusal import Refused, Why, why
 
@@ -120,13 +121,21 @@ def _uncancel(line: AuditLine) -> Verb:
 
 
 def _undo_queue_pause(line: AuditLine) -> Procedure[Done]:
-    done = yield from resume_queue(line.selection["queue"])
+    done = yield from undo_queue_pause(line.selection["queue"], Paused(line.at, line.actor))
+    if not done.changed and done.pause.at is not None:
+        raise _paused_again(line, done.pause.by)
     return Done("queue resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
 
 
 def _undo_task_pause(line: AuditLine) -> Procedure[Done]:
-    done = yield from resume_task(line.selection["task"])
+    done = yield from undo_task_pause(line.selection["task"], Paused(line.at, line.actor))
+    if not done.changed and done.pause is not None:
+        raise _paused_again(line, done.pause.paused_by)
     return Done("task resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
+
+
+def _paused_again(line: AuditLine, by: str | None) -> Refused:
+    return Refused("paused_again", f"entry {line.id} is not undone: it was paused again since, by {by}")
 
 
 _UNDO: Mapping[str, Callable[[AuditLine], Procedure[Done]]] = {
