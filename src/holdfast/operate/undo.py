@@ -23,7 +23,7 @@ from .job_acts import Verb, act_on, act_on_all, no_queue
 from .operations import find_operation
 from .pauses import undo_queue_pause, undo_task_pause
 from .procedure import Procedure, run
-from .refusal import Refused, Why, why
+from .refusal import Refused, Why, some, why
 
 _NOT_STARTED = (PENDING, SCHEDULED, HELD)
 STARTED = why("started", "started since, or changed")
@@ -95,17 +95,36 @@ def _undo_cancel(line: AuditLine) -> Procedure[Done]:
     named = line.selection.get("ids")
     if not named:
         raise Refused("no_undo", f"entry {line.id} cancelled by filters: only jobs that were named come back")
-    return (yield from act_on(_uncancel(line), [UUID(one) for one in named]))
+    suspects = _suspects(line)
+    return (yield from act_on(_uncancel(line, suspects), [UUID(one) for one in named]))
 
 
-def _uncancel(line: AuditLine) -> Verb:
+def _suspects(line: AuditLine) -> list[UUID]:
+    """Which of them ran apart from others. Refused: those that did not wait, and those of which it is not known."""
+    was = line.before or {}
+    try:
+        states = dict(was["states"])
+        suspects = [UUID(one) for one in was.get("suspects", ())]
+    except (KeyError, ValueError):  # an older release, or too many to be kept
+        text = f"entry {line.id} does not say how its jobs stood when they were cancelled"
+        raise Refused("no_undo", text) from None
+    if others := [f"{n:,} {state}" for state, n in states.items() if state not in _NOT_STARTED]:
+        text = f"only jobs that waited come back: of those of entry {line.id}, {', '.join(others)}"
+        raise Refused("did_not_wait", text)
+    return suspects
+
+
+def _uncancel(line: AuditLine, suspects: Sequence[UUID]) -> Verb:
     def refuse(job: Locked) -> Why | None:
         if job.state != CANCELLED:
             return why("not_cancelled", f"is not cancelled: it is {job.state}")
         return no_queue(job)
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
-        count = yield from acts.revive(locked, line.at)
+        if counted := (yield from acts.counted_ends(locked)):
+            gone_on = some([f"the group of job {one} has counted its cancel, or is over" for one in counted])
+            raise Refused("counted", f"nothing was undone: {gone_on}")
+        count = yield from acts.revive(locked, line.at, suspects)
         if count < len(locked):  # all or none: what was done is taken back with the error
             raise Refused(
                 "nothing_left", "nothing was undone: it ran when it was cancelled, or was cancelled again"
