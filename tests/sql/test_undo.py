@@ -5,11 +5,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.sql.support import BOOM, Conn, end, enqueue, one, register, row_of, status, take, take_one
+from tests.sql.support import BOOM, Conn, end, enqueue, one, register, row_of, run, status, take, take_one
 
 from holdfast.cli.refusals import words
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
+from holdfast.model.job import NewRow
 from holdfast.model.outcome import Completed, DeadLettered, Failed
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.edit import Changes
@@ -17,6 +18,7 @@ from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operations import carry_on
 from holdfast.operate.operator import Operator
 from holdfast.operate.undo import STARTED, UNPARKED
+from holdfast.store.chains import enqueue_group
 from holdfast.store.dead import DeadFilter, prune_redriven
 from holdfast.store.search import JobFilter
 
@@ -171,6 +173,67 @@ def test_a_cancel_that_is_not_this_one_stays(conn: Conn, ann: Operator, worker: 
     assert "only jobs that were named come back" in refused(ann, by_filter.audit)
 
 
+def cancelled(ann: Operator, *job_ids: UUID) -> int:
+    done = ann.act_on(cancel_verb(), job_ids)
+    assert done.audit is not None
+    return done.audit
+
+
+def test_a_cancel_of_what_did_not_wait(conn: Conn, ann: Operator, worker: str) -> None:
+    """A job that is as good as dead, or that ran, does not come back; nor does one beside it."""
+    waits, blocked, bad = enqueue(conn, 3)
+    conn.execute(
+        "UPDATE holdfast.work SET status = 'blocked', hold_reason = 'x', attempts = 5, crashes = 2 WHERE id = %s",
+        [blocked],
+    )
+    conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [bad])
+    entry = cancelled(ann, waits, blocked, bad)
+    line = ann.list_audit(limit=1).entries[0]
+    assert line.before == {"states": {"pending": 1, "blocked": 1, "quarantined": 1}}
+    assert "only jobs that waited come back" in refused(ann, entry)
+    assert [status(conn, job) for job in (waits, blocked, bad)] == ["cancelled"] * 3
+    (runs,) = enqueue(conn)
+    take_one(conn, worker)
+    assert "1 processing" in refused(ann, cancelled(ann, runs))
+    (late,) = enqueue(conn)
+    old = cancelled(ann, late)
+    conn.execute("UPDATE holdfast.audit SET before = NULL")
+    assert "does not say how its jobs stood" in refused(ann, old)
+    assert status(conn, late) == "cancelled"
+
+
+def test_a_cancel_of_a_suspect(conn: Conn, ann: Operator) -> None:
+    """It still runs apart from others, its crashes are known, and what is due when something happens is not due now."""
+    apart, plain = enqueue(conn, 2)
+    conn.execute("UPDATE holdfast.work SET crashes = 2, suspect = 1, attempts = 1 WHERE id = %s", [apart])
+    conn.execute("UPDATE holdfast.work SET crashes = 1, available_at = '9999-12-31Z' WHERE id = %s", [plain])
+    before = {job: row_of(conn, job) for job in (apart, plain)}
+    ann.undo(cancelled(ann, apart, plain))
+    for job, was in before.items():
+        now = row_of(conn, job)
+        for name in ("crashes", "suspect", "attempts", "available_at", "status"):
+            assert now[name] == was[name], name
+
+
+@pytest.mark.parametrize("wanted", ["finished", "completed"])
+def test_a_cancel_that_a_group_counted(conn: Conn, ann: Operator, wanted: str) -> None:
+    group, one_, other = run(conn, enqueue_group([NewRow("work", "{}")] * 2, [], wanted))
+    assert one_.id is not None
+    assert other.id is not None
+    (alone,) = enqueue(conn)
+    entry = cancelled(ann, one_.id, alone)
+    if wanted == "completed":  # it is waited for still
+        assert ann.undo(entry).count == 2
+        assert row_of(conn, one_.id)["group_id"] == str(group.id)
+        return
+    said = refused(ann, entry)
+    assert said == f"nothing was undone: the group of job {one_.id} has counted its cancel, or is over"
+    assert [status(conn, job) for job in (one_.id, alone)] == ["cancelled"] * 2
+    cancelled(ann, other.id)
+    conn.execute("DELETE FROM holdfast.groups")
+    assert "has counted its cancel, or is over" in refused(ann, entry)
+
+
 def test_a_pause_and_what_has_no_undo(conn: Conn, ann: Operator) -> None:
     ann.pause_queue("inbox")
     ann.pause_task("work")
@@ -181,6 +244,36 @@ def test_a_pause_and_what_has_no_undo(conn: Conn, ann: Operator) -> None:
     resumed = ann.list_audit(limit=1).entries[0].id
     assert "is task resume, which has no undo (these have: dead redrive," in refused(ann, resumed)
     assert refused(ann, 10**9).endswith("no longer kept. The list: holdfast audit")
+
+
+@pytest.mark.parametrize("again", ["ann", "bob"])
+def test_a_later_pause_stays(conn: Conn, database: Database, ann: Operator, again: str) -> None:
+    """Also one by the same person."""
+    ann.pause_queue("inbox")
+    ann.pause_task("work")
+    task, queue = (line.id for line in ann.list_audit().entries)
+    ann.resume_queue("inbox")
+    ann.resume_task("work")
+    other = Operator(database, again)
+    other.pause_queue("inbox")
+    other.pause_task("work")
+    for entry in (queue, task):
+        assert refused(ann, entry) == f"entry {entry} is not undone: it was paused again since, by {again}"
+    assert one(conn, "SELECT paused_by FROM holdfast.queues WHERE name = 'inbox'") == again
+    assert one(conn, "SELECT paused_by FROM holdfast.paused_tasks") == again
+    later = ann.list_audit(limit=2).entries
+    assert [ann.undo(line.id).count for line in later] == [1, 1]
+
+
+def test_an_undo_of_a_pause_closes_no_breaker(conn: Conn, ann: Operator) -> None:
+    ann.pause_task("work")
+    (entry,) = (line.id for line in ann.list_audit().entries)
+    conn.execute("INSERT INTO holdfast.breakers (task, state, opened_at) VALUES ('work', 'open', now())")
+    conn.execute("INSERT INTO holdfast.paused_tasks VALUES ('work', now(), NULL, true)")
+    assert ann.undo(entry).count == 1
+    assert one(conn, "SELECT state FROM holdfast.breakers") == "open"
+    assert one(conn, "SELECT by_breaker FROM holdfast.paused_tasks")
+    assert "nothing is left to undo" in refused(ann, entry)
 
 
 def test_what_was_put_back_is_forgotten_after_a_day(

@@ -201,10 +201,11 @@ def test_audit(shop: Kit, cli: Cli) -> None:
     cli.text("jobs", "cancel", first, "--reason", "wrong")
     cli.text("jobs", "discard", second)
     heads, last, before = cli.text("audit").splitlines()
-    columns = ["entry", "at", "who", "role", "via", "what", "how many", "which", "why"]
+    columns = ["entry", "at", "who", "role", "via", "what", "how many", "which", "change", "why"]
     assert re.split(r"\s{2,}", heads.strip()) == columns
-    assert re.search(rf'ann@desk +\S+ +cli +jobs discard +1 +{{"ids": \["{second}"\]}} +-$', last)
-    assert re.search(r'ann@desk +\S+ +cli +jobs cancel +1 +.*"reason": "wrong"} +wrong$', before)
+    assert re.search(rf'ann@desk +\S+ +cli +jobs discard +1 +{{"ids": \["{second}"\]}} +- +-$', last)
+    stood = r'states: {"pending": 1} -> -'
+    assert re.search(rf'ann@desk +\S+ +cli +jobs cancel +1 +.*"reason": "wrong"}} +{stood} +wrong$', before)
     found = cli.json("audit", "--limit", "1")
     assert (found["audit"][0]["action"], found["audit"][0]["count"]) == ("jobs discard", 1)
     assert found["next"] == found["audit"][0]["id"]

@@ -116,6 +116,23 @@ async def test_an_operation_that_ended_offers_its_undo(mara: Surfer, kit: Kit, s
     assert "Undo what has not started" in await mara.page(f"/operations/{begun.id}")
 
 
+async def test_an_undo_of_many_is_for_the_command_line(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    operator = Operator(kit.database, "ann")
+    begun = await operator.begin_operation.arun(redrive_verb(), DeadFilter())
+    await operator.run_operation.arun(begun.id)
+    for count, offered in ((1000, True), (1001, False)):
+        kit.sql("UPDATE holdfast.operations SET done = %s", [count])
+        kit.sql("UPDATE holdfast.audit SET count = %s WHERE id = %s", [count, begun.audit])
+        page = await mara.page(f"/operations/{begun.id}")
+        assert ("/acts/undo" in page) == offered
+        assert (f"holdfast undo {begun.audit}" in page) == (not offered)
+    body = {"entry": str(begun.audit)}
+    answer = await mara.client.post("/api/v1/acts/undo", json=body, headers=TOKEN)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "too_many")
+    assert f"Run: holdfast undo {begun.audit}" in answer.json()["detail"]
+    assert kit.job(shop.dead)["status"] == "pending"
+
+
 async def test_nobody_else_says_what_was_done(mara: Surfer) -> None:
     mara.client.cookies.set("holdfast_said", "WyJnb3QgeW91IiwgbnVsbF0=.abc")
     assert "got you" not in await mara.page("/jobs")

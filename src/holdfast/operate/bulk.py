@@ -79,13 +79,19 @@ def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
             yield from wait(_PAUSE)
 
 
-def do_named(action: str, given: Mapping[str, object], apply: Callable[[], Flow[Results]]) -> Procedure[Done]:
-    """All of them in one transaction, or none. `apply` raises Busy for those that somebody else holds."""
+def do_named(
+    action: str,
+    given: Mapping[str, object],
+    apply: Callable[[], Flow[Results]],
+    was: Mapping[str, object] | None = None,
+) -> Procedure[Done]:
+    """All of them in one transaction, or none. `apply` raises Busy for those that somebody else holds, and may fill `was`:
+    how they stood before, for the audit."""
     who = yield from actor()
 
     def flow() -> Flow[Done]:
         results = yield from apply()
-        entry = yield from _count(None, who, action, given, changed(results))
+        entry = yield from _count(None, who, action, given, changed(results), was or None)
         return Done(action, changed(results), _some_of(results), {}, entry)
 
     done = yield from patiently(flow)
@@ -159,12 +165,17 @@ class Batches(Generic[Item]):
 
 
 def _count(
-    entry: int | None, who: Actor, action: str, given: Mapping[str, object], count: int
+    entry: int | None,
+    who: Actor,
+    action: str,
+    given: Mapping[str, object],
+    count: int,
+    was: Mapping[str, object] | None = None,
 ) -> Flow[int | None]:
     """Add to the entry in the audit; the first that is changed makes it."""
     if count:
         if entry is None:
-            entry = yield from audit_begin(who, action, given)
+            entry = yield from audit_begin(who, action, given, was)
         yield from audit_add(entry, count)
     return entry
 

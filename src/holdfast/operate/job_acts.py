@@ -20,6 +20,7 @@ from ..model.state import (
     HELD,
     LIVE,
     PENDING,
+    PROCESSING,
     QUARANTINED,
     SCHEDULED,
 )
@@ -51,6 +52,7 @@ class Verb:
     refuse: Callable[[Locked], Why | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
+    before: Callable[[Sequence[Locked]], Mapping[str, object]] = lambda _: {}  # of named ones, for the audit
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
@@ -138,7 +140,14 @@ def cancel_verb(reason: str = "") -> Verb:
         return {CANCELLED: ended, "asked_to_stop": asked, "asked_before": before}
 
     more = {"reason": reason} if reason else {}
-    return Verb("jobs cancel", CANCELLED, LIVE, LIVE, refuse, apply, more)
+    return Verb("jobs cancel", CANCELLED, LIVE, LIVE, refuse, apply, more, _as_they_stood)
+
+
+def _as_they_stood(locked: Sequence[Locked]) -> dict[str, object]:
+    """What an undo has to know and the archive does not."""
+    suspects = [str(job.id) for job in locked if job.suspect]
+    states = dict(Counter(PROCESSING if job.running else job.state for job in locked))
+    return {"states": states, "suspects": suspects} if suspects else {"states": states}
 
 
 def _no_discard(job: Locked) -> Why | None:
@@ -161,12 +170,16 @@ DISCARD = Verb("jobs discard", DISCARDED, _AT_REST, (), _no_discard, _discard)
 def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
     """All of them or, with an error that says why, none."""
     wanted = sorted(set(job_ids))
+    was: dict[str, object] = {}
 
     def apply() -> Flow[Results]:
-        return (yield from verb.apply((yield from able_ones(verb, wanted)), 0))
+        locked = yield from able_ones(verb, wanted)
+        was.clear()
+        was.update(verb.before(locked))
+        return (yield from verb.apply(locked, 0))
 
     given = {"ids": [str(i) for i in wanted], **verb.more}
-    return (yield from do_named(verb.action, given, apply))
+    return (yield from do_named(verb.action, given, apply, was))
 
 
 def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:

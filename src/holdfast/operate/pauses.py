@@ -17,7 +17,7 @@ from ..store import breaker, jobs, queue_load
 from ..store import pause as store
 from ..store.audit import audit
 from ..store.breaker import BreakerSeen
-from ..store.pause import Pause, PausedTask
+from ..store.pause import Pause, Paused, PausedTask
 from ..store.queue_load import Count
 from ..store.statement import Flow, Statement
 from ..store.wake import wake
@@ -61,8 +61,13 @@ def pause_queue(name: str) -> Procedure[QueuePause]:
 
 
 def resume_queue(name: str) -> Procedure[QueuePause]:
+    return (yield from undo_queue_pause(name, None))
+
+
+def undo_queue_pause(name: str, only: Paused | None) -> Procedure[QueuePause]:
+    """Resume it if it is this very act that it is paused by; None: whichever."""
     who = yield from actor()
-    return (yield from run(lambda: _turn_queue(name, store.resume_queue(name), "queue resume", who)))
+    return (yield from run(lambda: _turn_queue(name, store.resume_queue(name, only), "queue resume", who)))
 
 
 def _turn_queue(name: str, turn: Statement[bool], action: str, who: Actor) -> Flow[QueuePause]:
@@ -92,10 +97,33 @@ def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPau
     task_name(task, "a task name", ConfigurationError)
     who = yield from actor()
     closed, changed = yield from run(lambda: _resume_task(task, who))
-    moved, left = yield from _move(
-        store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
-    )
+    moved, left = yield from _put_back(task, on_batch)
     return TaskPause(task, changed, None, moved, left, closed)
+
+
+def undo_task_pause(task: str, only: Paused) -> Procedure[TaskPause]:
+    """Resume it if it is this very act that it is paused by. Its breaker stays as it is."""
+    who = yield from actor()
+    changed = yield from run(lambda: _lift_task(task, only, who))
+    moved, left = (yield from _put_back(task, lambda _: None)) if changed else (0, None)
+    paused = yield from run(store.paused_tasks)
+    pause = next((p for p in paused if p.task == task and not p.by_breaker), None)
+    return TaskPause(task, changed, pause, moved, left)
+
+
+def _lift_task(task: str, only: Paused, who: Actor) -> Flow[bool]:
+    lifted = yield from _turn_task(store.resume_task(task, only), task, "task resume", who)
+    if lifted:
+        yield from wake((yield from jobs.queue_names()))
+    return lifted
+
+
+def _put_back(task: str, on_batch: Tell) -> Procedure[tuple[int, str | None]]:
+    return (
+        yield from _move(
+            store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
+        )
+    )
 
 
 def _resume_task(task: str, who: Actor) -> Flow[tuple[bool, bool]]:

@@ -13,6 +13,7 @@ from ..store import acts, dead
 from ..store.acts import Locked
 from ..store.audit import AuditLine
 from ..store.operations import OPEN
+from ..store.pause import Paused
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
@@ -20,9 +21,9 @@ from .audit import list_audit
 from .bulk import Done, Results, Selection
 from .job_acts import Verb, act_on, act_on_all, no_queue
 from .operations import find_operation
-from .pauses import resume_queue, resume_task
+from .pauses import undo_queue_pause, undo_task_pause
 from .procedure import Procedure, run
-from .refusal import Refused, Why, why
+from .refusal import Refused, Why, some, why
 
 _NOT_STARTED = (PENDING, SCHEDULED, HELD)
 STARTED = why("started", "started since, or changed")
@@ -94,17 +95,36 @@ def _undo_cancel(line: AuditLine) -> Procedure[Done]:
     named = line.selection.get("ids")
     if not named:
         raise Refused("no_undo", f"entry {line.id} cancelled by filters: only jobs that were named come back")
-    return (yield from act_on(_uncancel(line), [UUID(one) for one in named]))
+    suspects = _suspects(line)
+    return (yield from act_on(_uncancel(line, suspects), [UUID(one) for one in named]))
 
 
-def _uncancel(line: AuditLine) -> Verb:
+def _suspects(line: AuditLine) -> list[UUID]:
+    """Which of them ran apart from others. Refused: those that did not wait, and those of which it is not known."""
+    was = line.before or {}
+    try:
+        states = dict(was["states"])
+        suspects = [UUID(one) for one in was.get("suspects", ())]
+    except (KeyError, ValueError):  # an older release, or too many to be kept
+        text = f"entry {line.id} does not say how its jobs stood when they were cancelled"
+        raise Refused("no_undo", text) from None
+    if others := [f"{n:,} {state}" for state, n in states.items() if state not in _NOT_STARTED]:
+        text = f"only jobs that waited come back: of those of entry {line.id}, {', '.join(others)}"
+        raise Refused("did_not_wait", text)
+    return suspects
+
+
+def _uncancel(line: AuditLine, suspects: Sequence[UUID]) -> Verb:
     def refuse(job: Locked) -> Why | None:
         if job.state != CANCELLED:
             return why("not_cancelled", f"is not cancelled: it is {job.state}")
         return no_queue(job)
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
-        count = yield from acts.revive(locked, line.at)
+        if counted := (yield from acts.counted_ends(locked)):
+            gone_on = some([f"the group of job {one} has counted its cancel, or is over" for one in counted])
+            raise Refused("counted", f"nothing was undone: {gone_on}")
+        count = yield from acts.revive(locked, line.at, suspects)
         if count < len(locked):  # all or none: what was done is taken back with the error
             raise Refused(
                 "nothing_left", "nothing was undone: it ran when it was cancelled, or was cancelled again"
@@ -120,13 +140,21 @@ def _uncancel(line: AuditLine) -> Verb:
 
 
 def _undo_queue_pause(line: AuditLine) -> Procedure[Done]:
-    done = yield from resume_queue(line.selection["queue"])
+    done = yield from undo_queue_pause(line.selection["queue"], Paused(line.at, line.actor))
+    if not done.changed and done.pause.at is not None:
+        raise _paused_again(line, done.pause.by)
     return Done("queue resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
 
 
 def _undo_task_pause(line: AuditLine) -> Procedure[Done]:
-    done = yield from resume_task(line.selection["task"])
+    done = yield from undo_task_pause(line.selection["task"], Paused(line.at, line.actor))
+    if not done.changed and done.pause is not None:
+        raise _paused_again(line, done.pause.paused_by)
     return Done("task resume", int(done.changed), {"resumed": int(done.changed)}, {}, None)
+
+
+def _paused_again(line: AuditLine, by: str | None) -> Refused:
+    return Refused("paused_again", f"entry {line.id} is not undone: it was paused again since, by {by}")
 
 
 _UNDO: Mapping[str, Callable[[AuditLine], Procedure[Done]]] = {

@@ -37,6 +37,7 @@ class Locked:
     slot: int
     has_queue: bool
     is_run: bool = False  # of a workflow: it has verbs of its own
+    suspect: int = 0  # not 0: it runs apart from others
     running: bool = False  # somebody owns it, or so it says
     stranded: bool = False  # it says that it runs, and no claim holds it
 
@@ -116,11 +117,18 @@ def make_due(locked: Sequence[Locked]) -> Flow[int]:
     return count
 
 
-def revive(locked: Sequence[Locked], until: datetime | None = None) -> Flow[int]:
+def revive(
+    locked: Sequence[Locked], until: datetime | None = None, suspects: Sequence[UUID] = ()
+) -> Flow[int]:
     """Cancelled jobs back to work. With `until`, as if what was cancelled by then had not been."""
     yield from named("lock_archived_streams", _slots(locked), nothing)
-    done = yield from named("revive", (*_slots(locked), until), ids)
+    done = yield from named("revive", (*_slots(locked), until, list(suspects)), ids)
     return len(done)
+
+
+def counted_ends(locked: Sequence[Locked]) -> Statement[list[UUID]]:
+    """Of cancelled jobs those whose group has counted the cancel, or is over."""
+    return named("counted_ends", _slots(locked), ids)
 
 
 def cancel(locked: Sequence[Locked], reason: str) -> Flow[tuple[int, int]]:

@@ -54,9 +54,11 @@ def audit(
     return named("audit", _entry(actor, action, selection, count, before, after), nothing)
 
 
-def audit_begin(actor: Actor, action: str, selection: Mapping[str, object]) -> Statement[int]:
+def audit_begin(
+    actor: Actor, action: str, selection: Mapping[str, object], before: Mapping[str, object] | None = None
+) -> Statement[int]:
     """An act over many transactions: its entry, to be counted up by audit_add in each of them."""
-    params = _entry(actor, action, selection, 0, None, None)
+    params = _entry(actor, action, selection, 0, before, None)
     return named("audit_begin", params, lambda rows: int(rows[0][0]))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from .queue_load import CAP, Count, capped, prefer_indexes
 from .statement import Flow, Row, Statement, count, ids, named
@@ -29,13 +30,20 @@ class PausedTask:
     by_breaker: bool = False
 
 
+class Paused(NamedTuple):
+    """One act of pausing: when it was written down, and who it was."""
+
+    at: datetime
+    by: str
+
+
 def pause_queue(name: str, who: str) -> Statement[bool]:
     """False: it is paused already, or there is no such queue."""
     return named("pause_queue", (name, who), bool)
 
 
-def resume_queue(name: str) -> Statement[bool]:
-    return named("resume_queue", (name,), bool)
+def resume_queue(name: str, only: Paused | None = None) -> Statement[bool]:
+    return named("resume_queue", (name, *(only or (None, None))), bool)
 
 
 def queue_pause(name: str) -> Statement[Pause | None]:
@@ -47,8 +55,8 @@ def pause_task(task: str, who: str) -> Statement[bool]:
     return named("pause_task", (task, who), bool)
 
 
-def resume_task(task: str) -> Statement[bool]:
-    return named("resume_task", (task,), bool)
+def resume_task(task: str, only: Paused | None = None) -> Statement[bool]:
+    return named("resume_task", (task, *(only or (None, None))), bool)
 
 
 def paused_tasks() -> Statement[list[PausedTask]]:

@@ -36,6 +36,7 @@ from holdfast.web.filters import (
 from holdfast.web.masking import Declared
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
+from holdfast.web.views.operations import UNDO_AT_ONCE
 
 _MANY = 1000  # jobs that are named one by one, or done while the browser waits
 
@@ -87,6 +88,10 @@ def _undo(given: Given) -> Procedure[Said]:
     entry = whole_number(given, "entry")
     if entry is None or not 0 < entry < 2**63 - 1:
         raise ConfigurationError(f"entry={given['entry'][:40]!r} is not the number of an entry in the audit")
+    lines = (yield from Operator.list_audit.procedure(before=entry + 1, limit=1)).entries
+    if lines and lines[0].id == entry and lines[0].count > UNDO_AT_ONCE:
+        text = f"entry {entry} is about {lines[0].count:,} jobs, too many for the dashboard. Run: holdfast undo {entry}"
+        raise Refused("too_many", text, entry=entry)
     return _said((yield from Operator.undo.procedure(entry)), "as before")
 
 

@@ -15,7 +15,8 @@ CROSS JOIN LATERAL (SELECT a.id, a.queue FROM holdfast.archive a WHERE a.slot = 
 SELECT w.id, w.queue, 'work', w.task, w.status,
        CASE WHEN w.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
             WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
-       w.hold_reason, w.claim_token, w.created_at, 0, true, EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = w.id)
+       w.hold_reason, w.claim_token, w.created_at, 0, true, EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = w.id),
+       w.suspect
 FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) ORDER BY w.id FOR UPDATE OF w SKIP LOCKED;
 
 -- name: lock_dead
@@ -71,7 +72,8 @@ FROM (SELECT a.queue, array_agg(a.partition_key) AS keys FROM holdfast.archive a
 -- name: revive
 -- Cancelled jobs go back to waiting with a fresh set of attempts. The generation is kept, so that every fence is higher than the last; in
 -- a queue ordered by key they go to the end of their stream, under its lock. The reason of the cancel is no error of the job's: its last error is that of its last failed attempt.
--- $1 ids, $2 slots, $3 only those that were cancelled until then: they wait for what they waited for, with the attempts that they have spent
+-- $1 ids, $2 slots, $3 only those that were cancelled until then: they wait for what they waited for, with the attempts and crashes that they have,
+-- $4 and with it, which of them run apart from others
 WITH gone AS (
     DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled'
         AND ($3::timestamptz IS NULL OR a.completed_at <= $3)
@@ -83,8 +85,9 @@ INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, 
                            priority, queue, status, task, partition_key, partition_bucket, payload, last_error, tags, metadata, claim_token,
                            parent_id, group_id, follow_ups)
 SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' THEN nextval('holdfast.work_seq') ELSE g.seq END,
-       g.lease_generation, CASE WHEN $3 IS NOT NULL AND g.available_at < '9999-01-01Z' THEN g.available_at ELSE holdfast.now() END, g.created_at, holdfast.now(),
-       CASE WHEN $3 IS NOT NULL THEN g.attempts ELSE 0 END, g.max_attempts, g.version, 0, 0,
+       g.lease_generation, CASE WHEN $3 IS NOT NULL THEN g.available_at ELSE holdfast.now() END, g.created_at, holdfast.now(),
+       CASE WHEN $3 IS NOT NULL THEN g.attempts ELSE 0 END, g.max_attempts, g.version,
+       (g.id = ANY ($4::uuid[]))::int, CASE WHEN $3 IS NOT NULL THEN g.crashes ELSE 0 END,
        g.priority, g.queue, 'pending', g.task, g.partition_key, coalesce(holdfast.bucket(g.partition_key), 0), g.payload,
        (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
         WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,
@@ -93,6 +96,14 @@ SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = 
        (SELECT b.id FROM holdfast.groups b WHERE b.id = g.group_id AND b.wanted = 'completed'), g.follow_ups
 FROM (SELECT * FROM gone ORDER BY seq) g
 RETURNING id;
+
+-- name: counted_ends
+-- Of cancelled jobs those whose group takes any end, or is over or gone: somebody has gone on without them.
+-- $1 ids, $2 slots
+SELECT a.id FROM holdfast.archive a
+WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.group_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM holdfast.groups b WHERE b.id = a.group_id AND b.wanted = 'completed' AND b.finished_at IS NULL)
+ORDER BY a.id;
 
 -- name: discard_live
 -- Jobs that are not running are deleted for good.

@@ -4,9 +4,10 @@
 UPDATE holdfast.queues SET paused_at = holdfast.now(), paused_by = $2 WHERE name = $1 AND paused_at IS NULL RETURNING name;
 
 -- name: resume_queue
--- No row: it is not paused, or does not exist.
--- $1 queue
-UPDATE holdfast.queues SET paused_at = NULL, paused_by = NULL WHERE name = $1 AND paused_at IS NOT NULL RETURNING name;
+-- No row: it is not paused, or does not exist, or is paused by another act.
+-- $1 queue, $2 only what was paused by then (NULL: whenever), $3 by whom
+UPDATE holdfast.queues SET paused_at = NULL, paused_by = NULL
+WHERE name = $1 AND paused_at IS NOT NULL AND ($2::timestamptz IS NULL OR (paused_at <= $2 AND paused_by = $3::text)) RETURNING name;
 
 -- name: queue_pause
 -- Since when a queue is paused, and by whom. No row: there is no such queue.
@@ -20,8 +21,9 @@ INSERT INTO holdfast.paused_tasks (task, paused_at, paused_by) VALUES ($1, holdf
 
 -- name: resume_task
 -- No row: it was not paused. Waits for whoever sets jobs of it aside at this moment; nobody does after the commit.
--- $1 task
-DELETE FROM holdfast.paused_tasks WHERE task = $1 AND NOT by_breaker RETURNING task;
+-- $1 task, $2 only what was paused by then (NULL: whenever), $3 by whom
+DELETE FROM holdfast.paused_tasks
+WHERE task = $1 AND NOT by_breaker AND ($2::timestamptz IS NULL OR (paused_at <= $2 AND paused_by = $3::text)) RETURNING task;
 
 -- name: paused_tasks
 -- The tasks that are paused. One that an operator and its breaker have paused is there twice.
