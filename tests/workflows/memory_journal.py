@@ -92,7 +92,7 @@ class MemoryJournal:
 
     async def history(self) -> History:
         s = self.store
-        return History("it", RUN, 1, s.era, BEGIN, list(s.rows), s.cancel, "open")
+        return History("it", RUN, 1, s.era, BEGIN, list(s.rows), s.cancel, (s.states or ["open"])[-1])
 
     def lost(self) -> bool:
         return self.store.lost

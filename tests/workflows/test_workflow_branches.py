@@ -6,12 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.workflows.memory_journal import MemoryJournal, Store, code_of, run
+from tests.workflows.memory_journal import BEGIN, MemoryJournal, Store, code_of, run, run_on
 
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Suspended
+from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import drive
 from holdfast.shapes.workflows.faults import WorkflowCancelled
+from holdfast.shapes.workflows.journal import Record, Stored
 from holdfast.shapes.workflows.messages import Signal
+from holdfast.shapes.workflows.replay import Replay
+from holdfast.shapes.workflows.steps import Step
 from holdfast.shapes.workflows.workflow import Workflow
 
 GO = Signal("go", str)
@@ -214,6 +218,200 @@ async def test_a_compensation_that_a_lost_branch_left_is_made_by_the_run() -> No
 
     assert isinstance(await run(flow), DeadLettered)
     assert undone() == ["undo begun", "undo begun"]
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def moment() -> None:
+    await asyncio.sleep(0.05)
+
+
+async def quick_step(wf: Workflow) -> None:
+    await wf.step(moment)
+
+
+async def test_a_step_that_was_cut_is_not_run_by_a_branch_that_lost() -> None:
+    """Also where the step is another branch's."""
+
+    async def charge() -> None:
+        ran.append("charge")
+        await never()
+
+    async def slow(wf: Workflow, shared: Step[None]) -> None:
+        wf.on_failure(undo, "slow")
+        await wf.step(say, "slow")
+        await shared
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf, wf.step(charge)), quick_step(wf))
+        await wf.sleep(60)
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    assert ran == ["slow", "charge"]
+    store.clock += timedelta(seconds=61)
+    assert isinstance(await run(flow, store, verify=False), Completed)
+    assert ran == ["slow", "charge"]
+
+
+async def test_a_branch_that_lost_goes_the_way_that_it_went() -> None:
+    """A patch that came since is not taken there, and decides nothing for the rest of the run."""
+    edited = False
+    said: list[bool] = []
+
+    async def slow(wf: Workflow) -> None:
+        if edited and wf.patched("v2"):
+            await wf.step(say, "new")
+        wf.on_failure(undo, "slow")
+        await wf.step(say, "slow")
+        await wf.step(never)
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf), quick_step(wf))
+        if edited:
+            said.append(wf.patched("v2"))
+        await wf.step(say, "charge")
+        raise KeyError("oops")
+
+    store = Store()
+    assert isinstance(await run(flow, store), DeadLettered)
+    store.rows = store.rows[: store.written().index("first") + 1]  # where another owner takes over
+    ran.clear()
+    edited = True
+    assert isinstance(await run(flow, store), DeadLettered)
+    assert ran == ["charge", "undo slow"]
+    assert said == [True]
+
+
+async def test_a_branch_that_lost_goes_the_new_way_if_it_had() -> None:
+    async def slow(wf: Workflow) -> None:
+        if wf.patched("v2"):
+            wf.on_failure(undo, "new")
+        await wf.step(say, "slow")
+        await wf.step(never)
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf), quick_step(wf))
+        await wf.sleep(60)
+        raise KeyError("oops")
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    store.clock += timedelta(seconds=61)
+    assert isinstance(await run(flow, store), DeadLettered)
+    assert undone() == ["undo new"]
+
+
+def test_a_marker_that_was_written_since_is_not_of_a_branch_that_lost() -> None:
+    def row(name: str) -> Stored:
+        return Stored(Record(f"patch/{name}", "patch", "done", None), 0, BEGIN)
+
+    replay = Replay([row("v1")])
+    replay.keep(row("v2"))
+    assert replay.marked("v1")
+    assert not replay.marked("v2")
+
+
+async def _pushes(wf: Workflow) -> None:
+    wf.on_failure(undo, "inner")
+    await wf.step(say, "inner")
+    await wf.sleep(86400)
+
+
+async def _with_a_step(wf: Workflow) -> None:
+    await wf.gather(_pushes(wf), wf.step(never))
+
+
+async def _with_signals(wf: Workflow) -> None:
+    await wf.gather(_pushes(wf), wf.received(GO), wf.step(never))
+
+
+async def _undecided(wf: Workflow) -> None:
+    await wf.first(_pushes(wf), wf.sleep(90000))
+
+
+async def _undecided_deep(wf: Workflow) -> None:
+    await wf.first(wf.branch("deep", _undecided, wf), wf.step(never))
+
+
+@pytest.mark.parametrize("slow", [_with_a_step, _with_signals, _undecided, _undecided_deep])
+async def test_what_branches_of_one_that_lost_pushed_is_undone_after_a_replay(slow: Any) -> None:
+    """Beside calls that have no record, and in a `first` that was not decided."""
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf), quick_step(wf))
+        await wf.sleep(60)
+        raise KeyError("oops")
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    written = store.written()
+    store.clock += timedelta(seconds=61)
+    assert isinstance(await run(flow, store), DeadLettered)
+    assert undone() == ["undo inner"]
+    assert ran == ["inner", "undo inner"]
+    pushed = next(key for key in written if key.startswith("saga/")).removeprefix("saga/")
+    assert store.written() == [*written, "sleep", f"undo/{pushed}"]
+
+
+async def test_a_branch_that_lost_waits_publishes_and_undoes_nothing() -> None:
+    """What it comes to behind its records is not done, whatever it is, and is nothing that a replay misses."""
+    edited = False
+
+    async def slow(wf: Workflow, what: str) -> None:
+        wf.on_failure(undo, what)
+        await wf.step(say, what)
+        if edited and what == "sleep":
+            await wf.sleep(0.01)
+        if edited and what == "undo":
+            await wf.compensate()
+        if edited and what == "publish":
+            await wf.publish("told", {})
+        await wf.signal(GO)
+
+    async def flow(wf: Workflow) -> str:
+        await wf.first(slow(wf, "sleep"), slow(wf, "undo"), slow(wf, "publish"), quick_step(wf))
+        await wf.sleep(60)
+        return "ok"
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    written = store.written()
+    edited = True
+    store.clock += timedelta(seconds=61)
+    assert result(await run(flow, store, verify=True)) == "ok"
+    assert ran == ["sleep", "undo", "publish"]
+    assert store.written() == [*written, "sleep"]
+    assert not store.events
+    assert not store.states
+
+
+async def test_a_branch_that_lost_does_not_say_that_its_run_is_open_again() -> None:
+    """It had undone what it had pushed; the run is undoing the rest."""
+
+    async def stuck() -> None:
+        ran.append("undo stuck")
+        if undone().count("undo stuck") < 3:
+            raise OSError("not now")
+
+    async def slow(wf: Workflow) -> None:
+        wf.on_failure(undo, "slow")
+        await wf.step(say, "slow")
+        await wf.compensate()
+        wf.on_failure(stuck)
+        await wf.step(say, "more")
+        await wf.step(never)
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(slow(wf), quick_step(wf))
+        raise KeyError("oops")
+
+    store = Store()
+    assert isinstance(await run_on(flow, store, rules=Rules(sticky=0.5)), DeadLettered)
+    assert undone() == ["undo slow", "undo stuck", "undo stuck", "undo stuck"]
+    assert store.states == ["compensating", "open", "compensating"]
 
 
 async def test_a_branch_cannot_have_the_name_of_one_that_has_none() -> None:

@@ -160,7 +160,8 @@ class Core(Records):
 
     def find(self, scope: Scope, place: Place, kind: Kind) -> Stored | None:
         if scope.lost:
-            return self._recorded(place, kind)
+            row = self.replay.stored(place.key)  # what is not there is not made: see begins()
+            return row if row is not None and row.record.kind == kind else None
         try:
             found = self.replay.find(place, kind)
             if found is None and self._behind == "refuse":
@@ -178,12 +179,10 @@ class Core(Records):
             raise Evicted
         return found
 
-    def _recorded(self, place: Place, kind: Kind) -> Stored:
-        """For a branch that was cancelled where its records end."""
-        found = self.replay.stored(place.key)
-        if found is None or found.record.kind != kind or found.record.outcome in UNDECIDED:
+    def begins(self, scope: Scope) -> None:
+        """Before a call is made that has no record. A branch that lost was cancelled here: its records end."""
+        if scope.lost:
             raise asyncio.CancelledError
-        return found
 
     def misfit(self, scope: Scope, error: Misfit) -> NoReturn:
         """What was recorded is not of the type that the code has now."""

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 from ...tasks.payload import shown
 from .core import Core, Scope, current
 from .faults import EXITS, left
-from .journal import Record
+from .journal import Record, Stored
+from .replay import Place
 from .steps import Step
 
 PATIENCE = 5.0  # seconds that a branch that lost may do something else than calling wf
@@ -130,13 +131,10 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
         raise ValueError("wf.first() needs at least one call")
     scopes = _scopes(core, scope, calls)
     place = core.replay.take(scope.name, "first")
-    try:
-        found = core.find(scope, place, "decision")
-    except BaseException:
-        for call in calls:
-            if inspect.iscoroutine(call):
-                call.close()
-        raise
+    found = _decision(core, scope, place, calls)
+    if found is None and scope.lost:
+        await _pushed_before(core, calls, scopes, None)
+        core.begins(scope)
     if found is not None:
         winner = int(found.record.result or 0)
         await _pushed_before(core, calls, scopes, winner)
@@ -167,9 +165,22 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
     return winner, result
 
 
-async def _pushed_before(core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int) -> None:
-    """The others lost. One that had pushed compensations goes as far as its records, so that they are known again: what it
-    did is to be undone as if its owner was not lost. Nobody asks for the records of the rest."""
+def _decision(core: Core, scope: Scope, place: Place, calls: Sequence[Any]) -> Stored | None:
+    try:
+        return core.find(scope, place, "decision")
+    except BaseException:
+        for call in calls:
+            if inspect.iscoroutine(call):
+                call.close()
+        raise
+
+
+async def _pushed_before(
+    core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int | None
+) -> None:
+    """The others lost; all did where there is no winner. One that had pushed compensations goes as far as its records, so
+    that they are known again: what it did is to be undone as if its owner was not lost. Nobody asks for the records of
+    the rest."""
     again = []
     for index, (call, scope) in enumerate(zip(calls, scopes, strict=True)):
         if index == winner or isinstance(call, Step):

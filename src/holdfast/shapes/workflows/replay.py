@@ -43,12 +43,15 @@ class Replay:
         self._left = 0  # records that the code has not asked for yet
         self._pushed: set[str] = set()  # scopes with compensations in them, or below
         self._patches: dict[str, bool] = {}
+        self._marked: set[str] = set()  # markers that were there at the beginning
         self._latest: datetime | None = None
         for row in rows:
             self.keep(row)
             if row.record.ordinal is not None:
                 self._scope(scope_of(row.record.key)).unasked[row.record.key] = row.record.ordinal
                 self._left += 1
+            elif row.record.kind == "patch":
+                self._marked.add(row.record.key)
 
     def __len__(self) -> int:
         """How many records the run has."""
@@ -144,6 +147,10 @@ class Replay:
         new = not marked and not self.replaying
         self._patches[name] = marked or new
         return marked or new, new
+
+    def marked(self, name: str) -> bool:
+        """Which way it had gone before this replay. A branch that lost takes that, and decides nothing."""
+        return marker(name) in self._marked
 
     def stored(self, key: str) -> Stored | None:
         """What is recorded under a key, without asking for it."""

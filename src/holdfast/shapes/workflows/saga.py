@@ -62,7 +62,7 @@ class Saga:
                     raise
         finally:
             scope.cancellable = before
-        if goes_on:
+        if goes_on and not scope.lost:
             await self._core.compensates(False)
 
     async def _undo(self, scope: Scope, push: _Push) -> None:
@@ -70,6 +70,7 @@ class Saga:
         place = Place(f"undo/{push.key}", "undo", None)
         found = core.find(scope, place, "compensation")
         if found is None or found.record.outcome == "retrying":
+            core.begins(scope)
             result = Result(push.fn, push.key)
 
             async def attempt(attempts: Attempts, number: int) -> str:

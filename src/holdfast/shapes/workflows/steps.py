@@ -55,6 +55,8 @@ class Step(Generic[T_co]):
         return self._value(scope).__await__()
 
     async def _value(self, scope: Scope) -> T_co:
+        if self._row is None:
+            self._core.begins(scope)
         row = self._core.seen(scope, await self._settled())
         try:
             return self._decode(row)

@@ -218,6 +218,8 @@ class Workflow(Steps):
         core = self._core
         scope = core.scope("patched")
         checks.task_name(name, "the patch's name", InvalidOption)
+        if scope.lost:
+            return core.replay.marked(name)
         new_way, mark = core.replay.patched(name)
         if mark:
             core.later(Record(marker(name), "patch", "done", None))
@@ -267,7 +269,7 @@ class Workflow(Steps):
             raise ConfigurationError("wf.publish() needs a workflow that an app or a Registry declares")
         place = core.replay.take(scope.name, f"{events.name(event)}.published")
         found = core.find(scope, place, "event")
-        if found is None:
+        if found is None and not scope.lost:
             history = core.history
             new_id = event_id(history.run_id, history.era, place.key)
             made = events.encode(event, data, version=version, key=key, event_id=new_id, headers=headers)
@@ -298,6 +300,7 @@ class Workflow(Steps):
         place = core.replay.take(scope.name, name)
         row = core.find(scope, place, kind)
         if row is None:
+            core.begins(scope)
             began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
             cancellable = core.may_cancel(scope)
