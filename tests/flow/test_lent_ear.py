@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from tests.conftest import await_until
 
+from holdfast.db.ear import Ear
 from holdfast.db.ending import OwnAsyncConnection
 from holdfast.db.pools import Pools
 from holdfast.store.jobs import queue_names
@@ -111,3 +112,63 @@ async def test_a_socket_that_is_gone_leaves_no_place(
 async def test_a_statement_by_itself_keeps_no_place(akit: Kit, readers: Readers) -> None:
     await akit.database.arun(queue_names)
     assert sorted(readers.added) == sorted(readers.removed) != []
+
+
+async def test_what_nobody_reads_does_not_keep_the_event_loop_busy(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may end the session, or notify, while the handler waits for something else."""
+    heard: list[int] = []
+    plain = Ear._heard
+
+    def counted(self: Ear, what: int) -> None:
+        heard.append(what)
+        plain(self, what)
+
+    monkeypatch.setattr(Ear, "_heard", counted)
+    async with pools.aconnection(lent=True) as conn:
+        await conn.execute("LISTEN here")
+        await conn.commit()
+        await conn.execute("SELECT 1")
+        before = len(heard)
+        async with pools.aconnection() as other:
+            await other.execute("NOTIFY here")
+            await other.commit()
+        await conn.execute("COMMIT")  # what waited is sent now
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(heard) - before <= 10
+        assert await (await conn.execute("SELECT 2")).fetchall() == [(2,)]
+
+
+@pytest.mark.parametrize("lent", [False, True])
+async def test_a_turn_that_was_cut_off_is_made_again(
+    pools: Pools, lent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the server has set the search_path is not known then."""
+    async with pools.aconnection(lent=not lent) as first:
+        pass
+    execute = OwnAsyncConnection.execute
+
+    async def cut_off(self: Any, *args: Any, **kwargs: Any) -> Any:
+        await execute(self, *args, **kwargs)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+        patch.setattr(OwnAsyncConnection, "execute", cut_off)
+        async with pools.aconnection(lent=lent):
+            pass
+    for theirs in (not lent, lent):
+        async with pools.aconnection(lent=theirs) as conn:
+            if conn is first:
+                ((path,),) = await (await conn.execute("SHOW search_path")).fetchall()
+                assert (path == '"$user", public') is theirs
+
+
+async def test_behind_a_pooler_nothing_is_prepared(pools: Pools) -> None:
+    for _ in range(8):
+        async with pools.aconnection(lent=True) as conn:
+            conn.is_pooled = True
+    async with pools.aconnection() as conn:
+        found = await conn.execute("SELECT name FROM pg_prepared_statements WHERE name LIKE '\\_pg3%'")
+        assert await found.fetchall() == []

@@ -151,3 +151,10 @@ def test_a_run_of_a_workflow_is_forked_and_not_copied(holdfast_kit: Callable[...
     kit.run_worker()
     said = refused(Operator(kit.database, "ann"), begun.run_id)
     assert said.endswith(f"is a run of a workflow: holdfast workflow fork {begun.run_id}")
+
+
+def test_a_copy_of_a_job_with_any_json_as_metadata(conn: Conn, ann: Operator, worker: str) -> None:
+    """From SQL metadata may be a list."""
+    old = one_of_each(conn, worker)["completed"]
+    conn.execute("UPDATE holdfast.archive SET metadata = '[1, 2]' WHERE id = %s", [old])
+    assert row_of(conn, ann.copy_job(old).id)["metadata"] == {"copied_from": str(old)}

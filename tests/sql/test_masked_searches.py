@@ -69,8 +69,8 @@ def test_pages_of_a_masked_search_are_whole(
 ) -> None:
     monkeypatch.setattr(search, "ERRORS", 2)
     monkeypatch.setattr(dead, "ERRORS", 2)
-    monkeypatch.setattr(search, "SHORT", 4)
-    monkeypatch.setattr(dead, "SHORT", 4)
+    monkeypatch.setattr(search, "MASKED", 4)
+    monkeypatch.setattr(dead, "MASKED", 4)
     found: list[UUID] = []
     after = None
     while True:
@@ -102,9 +102,9 @@ def test_where_a_search_stops_does_not_tell_what_is_masked(
         take_one(conn, worker)
         conn.execute("UPDATE holdfast.work SET last_error = %s WHERE status = 'processing'", [SAID.format(n)])
     monkeypatch.setattr(search, "ERRORS", 2)
-    monkeypatch.setattr(search, "SHORT", 4)
+    monkeypatch.setattr(search, "MASKED", 4)
     monkeypatch.setattr(dead, "ERRORS", 2)
-    monkeypatch.setattr(dead, "SHORT", 4)
+    monkeypatch.setattr(dead, "MASKED", 4)
     monkeypatch.setattr("holdfast.operate.dead.PATIENCE", -1.0)
     for error, other in zip(HIDDEN, NOWHERE, strict=True):
         first, second = (_step(ann, wanted(JobFilter, text, states=kept or None)) for text in (error, other))

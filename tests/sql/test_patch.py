@@ -118,3 +118,10 @@ def test_what_cannot_be_stored_changes_nothing(conn: Conn, ann: Operator, buried
         ann.begin_operation(patch_verb({"n": 1}), DeadFilter())
     assert payloads(conn) == before
     assert ann.list_audit().entries == []
+
+
+def test_a_number_is_no_truth(conn: Conn, ann: Operator, buried: list[UUID]) -> None:
+    """To Python 1 equals True; to a handler and to JSON it does not."""
+    done = ann.act_on(patch_verb({"n": True}), [buried[1]])
+    assert done.results == {"patched": 1}
+    assert payloads(conn)[1] == {"n": True}

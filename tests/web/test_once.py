@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer, made_for
@@ -112,3 +113,15 @@ async def test_openapi_names_the_header(mara: Surfer) -> None:
     for path, one in found.items():
         if "post" in one:
             assert "Idempotency-Key" in [each["name"] for each in one["post"]["parameters"]], path
+
+
+async def test_jobs_that_another_session_holds_may_be_asked_for_again(
+    mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an act over named jobs nothing was done: the key is free."""
+    monkeypatch.setattr("holdfast.operate.bulk.WAIT", 0.1)
+    body = {"ids": [str(shop.waiting)]}
+    with psycopg.connect(kit.url) as holder:
+        holder.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [shop.waiting])
+        assert (await _post(mara, "jobs-cancel", body)).status_code == 503
+    assert (await _post(mara, "jobs-cancel", body)).status_code == 200

@@ -97,6 +97,9 @@ async def test_a_viewer_is_not_told_what_was_searched_for(kit: Kit, surfer_of: C
         ({"name": " ", "page": "jobs"}, "1 to 60 characters"),
         ({"name": "x", "page": "//evil.example/jobs"}, "there is no page"),
         ({"name": "a\x00b", "page": "jobs"}, "is not valid text"),
+        ({"name": "x", "page": "jobs", "query": "&".join(["tag=a"] * 51)}, "at most 50 filters"),
+        ({"name": "x", "page": "jobs", "query": f"tag={'a' * 2000}"}, "at most 2,000 characters"),
+        ({"name": "x", "page": f"jobs/{'a' * 2000}"}, "at most 2,000 characters"),
     ],
 )
 async def test_what_could_not_be_opened_is_not_saved(

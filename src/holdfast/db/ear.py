@@ -25,11 +25,16 @@ class Ear:
         self._future: asyncio.Future[None] | None = None
         self._ready = 0
         self._reads = False
+        self._unheard = False  # it was ready, and nobody waited for it
 
     def _heard(self, what: int) -> None:
         self._ready |= what
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+        elif self._unheard:
+            self.close()  # nobody reads what there is to read: the loop would call this in every turn
+        else:
+            self._unheard = True
 
     async def hear(self, work: Any) -> Any:
         """What the driver's generator returns in the end."""
@@ -52,7 +57,7 @@ class Ear:
                 self._loop.remove_reader(self._socket)
         if writes := bool(wanted & waiting.WAIT_W):
             self._loop.add_writer(self._socket, self._heard, waiting.READY_W)
-        self._ready, self._future = 0, self._loop.create_future()
+        self._ready, self._future, self._unheard = 0, self._loop.create_future(), False
         try:
             await self._future
         finally:

@@ -33,7 +33,7 @@ class _Own:
 
     is_reset = False  # with the commit of whoever had it last
     is_pooled = False  # a pooler stands in between, and gives it to others too
-    is_theirs = False  # it has the role's search_path, not ours
+    is_theirs: bool | None = False  # it has the role's search_path, not ours; None: whose is not known
     offset: float | None = None  # of the clock, as it has it
     used_at = 0.0  # when it came back
     before: list[str] | None = None  # what its settings were when it was new

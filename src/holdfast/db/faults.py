@@ -31,6 +31,10 @@ class LockTimeout(DatabaseError):
     """Something else held a lock for too long."""
 
 
+class JobsBusy(LockTimeout):
+    """Another session holds jobs of an act that changes all of them or none: nothing was changed."""
+
+
 class LockNotAvailable(LockTimeout):
     """A lock was not to be had within the time that the statement gave itself for it."""
 

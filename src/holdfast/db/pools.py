@@ -54,7 +54,7 @@ _FRESH = 1.0  # seconds: longer ago, and the server is asked
 
 def _restore(conn: Own) -> None:
     conn.row_factory = tuple_row
-    conn.prepare_threshold = 5
+    conn.prepare_threshold = None if conn.is_pooled else 5
 
 
 def _was_reset(conn: Own) -> bool:
@@ -190,6 +190,7 @@ class Pools:
             if conn.offset != self._clock.offset:
                 self._configure(conn)
             if turn := _turn(conn, lent):
+                conn.is_theirs = None  # until it is done: whoever waits for it may be interrupted
                 conn.execute(turn.encode())
                 conn.is_theirs = bool(lent)
         except BaseException:
@@ -251,13 +252,14 @@ class Pools:
             if conn.offset != self._clock.offset:
                 await self._aconfigure(conn)
             if turn := _turn(conn, lent):
+                conn.is_theirs = None  # until it is done: whoever waits for it may be cancelled
                 await conn.execute(turn.encode())
                 conn.is_theirs = bool(lent)
+            if lent:
+                conn.listen()
         except BaseException:
             await self.agive_back(pool, conn, lent)
             raise
-        if lent:
-            conn.listen()
         return pool, conn
 
     async def agive_back(self, pool: AsyncPool, conn: OwnAsyncConnection, lent: bool | None) -> None:

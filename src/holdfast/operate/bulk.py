@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from .. import telemetry
-from ..db.faults import BadRow, LockTimeout
+from ..db.faults import BadRow, JobsBusy
 from ..model.actor import Actor
 from ..store.audit import audit_add, audit_begin
 from ..store.queue_load import prefer_indexes
@@ -73,7 +73,7 @@ def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
         except Busy as busy:
             if time.monotonic() > deadline:
                 names = some([str(i) for i in busy.job_ids])
-                raise LockTimeout(
+                raise JobsBusy(
                     f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
                 ) from None
             yield from wait(_PAUSE)

@@ -19,6 +19,7 @@ from ..store import jobs
 from ..store.acts import Copyable, Locked
 from ..store.audit import audit
 from ..store.statement import Flow
+from ..store.wake import wake
 from ..tasks.options import enqueue_values
 from .bulk import Busy, patiently
 from .edit import Changes, Known, check_changes, check_payload, check_signature, masked_of, noted
@@ -82,6 +83,7 @@ def _copy(
         if answer.id is None:
             raise ConfigurationError(f"job {job_id} was not copied: its queue {job.queue} refused it")
         made = answer.id
+        yield from wake([job.queue])
         which = {"id": str(job_id), "copy": str(made), "changed": sorted(changed) or None}
         before = {
             name: exact.loads(old.payload) if name == "payload" else getattr(old, name) for name in changed
@@ -106,8 +108,9 @@ def _check_state(job: Locked) -> None:
 def _row(job: Locked, old: Copyable, values: Mapping[str, Any]) -> NewRow:
     after = values.get("run_after", 0.0)
     is_delay = isinstance(after, float)
-    said = {} if old.metadata is None else exact.loads(old.metadata)
-    kept = {name: value for name, value in said.items() if name not in _OF_THE_OLD}
+    said = None if old.metadata is None else exact.loads(old.metadata)
+    items = said.items() if isinstance(said, dict) else ()  # from SQL it may be any JSON
+    kept = {name: value for name, value in items if name not in _OF_THE_OLD}
     return NewRow(
         job.task,
         old.edited,

@@ -87,7 +87,7 @@ def _patched(
     """The payload as it would be (None: as it is), or why not."""
     before = exact.loads(one.payload)
     after = merged(before, patch)
-    if after == before:
+    if exact.dumps(after, sort_keys=True) == exact.dumps(before, sort_keys=True):  # to Python 1 is True
         return None, None
     text = exact.dumps(after, ensure_ascii=False)
     why = _unfit(one, text, known)

@@ -42,7 +42,13 @@ def _at(value: Any, names: list[str]) -> tuple[Any] | None:
     for name in names:
         if isinstance(value, Mapping) and name in value:
             value = value[name]
-        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
+        elif (
+            isinstance(value, list)
+            and len(name) < 10
+            and name.isascii()
+            and name.isdigit()
+            and int(name) < len(value)
+        ):
             value = value[int(name)]
         else:
             return None

@@ -128,7 +128,7 @@ def find(
             window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     rows = store.SHORT if patience is not None and 0 < patience < 1 else store.LOOK
     if wanted.masked is not None:
-        rows = store.SHORT
+        rows = store.MASKED
     if wanted.field is not None:
         rows = store.PAYLOADS
     step = Search(wanted, window, _lower(after, window.below), limit, rows)

@@ -130,7 +130,7 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
-    REVOKE SELECT ON holdfast.webhook_secrets, holdfast.webhook_endpoints, holdfast.webhook_requests FROM {{operator_ro}};   -- but for secrets and tokens
+    REVOKE SELECT ON holdfast.webhook_secrets, holdfast.webhook_endpoints, holdfast.webhook_requests, holdfast.web_requests FROM {{operator_ro}};   -- but for secrets and tokens
     GRANT SELECT (id, endpoint_id, scheme, key_id, public_key, created_at, expires_at) ON holdfast.webhook_secrets TO {{operator_ro}};
     GRANT SELECT (id, tenant, url, events, ordered, scheme, rate, burst, concurrency, headers_key_id, description, status, disabled_reason, disabled_at, enabled_at,
                   created_at, updated_at, version, changed) ON holdfast.webhook_endpoints TO {{operator_ro}};

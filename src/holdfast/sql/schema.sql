@@ -1050,13 +1050,13 @@ CREATE INDEX redriven_at ON holdfast.redriven (at);
 -- Lists that people of the dashboard keep under a name: a page and its filter.
 CREATE TABLE holdfast.web_views (
     id      uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
-    owner   text,                   -- NULL: it is everybody's
+    owner   text        NOT NULL,   -- '': it is everybody's
     name    text        NOT NULL,
     page    text        NOT NULL,
     query   jsonb       NOT NULL,   -- what stands behind the `?`, by name
     made_by text        NOT NULL,
     made_at timestamptz NOT NULL,
-    UNIQUE NULLS NOT DISTINCT (owner, name)
+    UNIQUE (owner, name)
 );
 
 -- Requests of programs that have an Idempotency-Key, and what was said to each. For a day.

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..model.state import DEAD_LETTER
 from .queue_load import CAP
-from .search import ERRORS, LOOK, SHORT, Found, containing, is_shown, names_for
+from .search import ERRORS, LOOK, MASKED, Found, containing, names_for, shown_texts
 from .statement import Flow, Row, Statement, count, ids, named, nothing
 
 HOURS = 24
@@ -38,7 +38,7 @@ class DeadFilter:
 
     def rows(self) -> int:
         """How many a step reads."""
-        return LOOK if self.masked is None else SHORT
+        return LOOK if self.masked is None else MASKED
 
     def given(self) -> dict[str, object]:
         """What was asked for, for the audit."""
@@ -183,10 +183,11 @@ def _walk(
     end = yield from reach
     most = max(limit, ERRORS)
     shown: list[_Seen[T]] = []
+    fits = shown_texts(f.error, f.masked)
     while True:
         seen = yield from look(place, most)
         within = [one for one in seen if end is None or (one.place >= end if is_down else one.place <= end)]
-        shown += [one for one in within if is_shown(one.error, f.error, f.masked)]
+        shown += [one for one in within if fits(one.error)]
         if len(shown) >= limit:
             return [one.item for one in shown[:limit]], shown[limit - 1].place
         if len(within) < most:

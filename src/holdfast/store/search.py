@@ -24,6 +24,7 @@ from .statement import Flow, Row, Statement, ids, named
 
 LOOK = 100_000  # rows that a step of a search reads at most
 SHORT = 10_000  # the same for who has no time
+MASKED = 2_000  # the same where errors are searched as they are shown: each is masked first
 ERRORS = 1_000  # of them whose errors are read at a time, where they are searched as they are shown
 PAYLOADS = 1_000  # the same where payloads are looked into: they may be large
 _HIDDEN = re.compile("•+")
@@ -119,11 +120,21 @@ def names_for(error: str | None, masked: Sequence[str] | None) -> tuple[str, ...
     return None if error is None or masked is None else tuple(sorted(set(masked)))
 
 
-def is_shown(text: str | None, error: str | None, masked: Sequence[str] | None) -> bool:
-    """Whether who reads this text without its secrets finds `error` in it: else he could guess them letter by letter."""
-    if error is None or masked is None:
-        return True
-    return text is not None and error.lower() in masked_text(text, names=masked).lower()
+def shown_texts(error: str | None, masked: Sequence[str] | None) -> Callable[[str | None], bool]:
+    """Whether a reader of a text without its secrets finds `error` in it. Else a secret could be guessed letter by letter.
+    Most jobs fail for one reason: each text is masked once."""
+    known: dict[str, bool] = {}
+
+    def fits(text: str | None) -> bool:
+        if error is None or masked is None:
+            return True
+        if text is None:
+            return False
+        if text not in known:
+            known[text] = error.lower() in masked_text(text, names=masked).lower()
+        return known[text]
+
+    return fits
 
 
 def read_field(said: str) -> tuple[list[str], str]:
@@ -243,9 +254,10 @@ def _walk(
     window = s.window if end is None else s.window._replace(floor=end)
     part = s._replace(window=window, limit=max(s.limit, ERRORS))
     shown: list[Found] = []
+    fits = shown_texts(s.wanted.error, s.wanted.masked)
     while True:
         rows = yield from look(part)
-        shown += [Found(*r[:3]) for r in rows if is_shown(r[3], s.wanted.error, s.wanted.masked)]
+        shown += [Found(*r[:3]) for r in rows if fits(r[3])]
         if len(shown) >= s.limit:
             return shown[: s.limit], shown[s.limit - 1].id
         if len(rows) < part.limit:

@@ -219,7 +219,10 @@ def said_before(site: Site, request: Request) -> Told | None:
     text, _, mark = request.cookies.get(SAID, "").partition(".")
     if not text or not _same(mark, site.csrf.sign("said", text)):
         return None
-    sentence, undo = json.loads(base64.urlsafe_b64decode(text))
+    try:
+        sentence, undo = json.loads(base64.urlsafe_b64decode(text))
+    except ValueError:  # by another release, which had the same secret
+        return None
     return Told(sentence, None if undo is None else Offer(*undo))
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.responses import Response
 
-from holdfast.db.faults import Forbidden
+from holdfast.db.faults import Forbidden, JobsBusy
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.procedure import Procedure, run
 from holdfast.operate.search import check_texts
@@ -47,7 +47,7 @@ async def once(call: Call, body: bytes, do: Callable[[], Awaitable[tuple[Respons
     try:
         answer, kept = await do()
     except (HoldfastError, Refusal) as error:
-        if isinstance(error, ConfigurationError | Forbidden | Refusal):  # nothing was changed
+        if isinstance(error, ConfigurationError | Forbidden | JobsBusy | Refusal):  # nothing was changed
             await operator.arun(_run(store.forget_request(who, key)))
         raise
     await operator.arun(_run(store.end_request(who, key, kept.decode())))

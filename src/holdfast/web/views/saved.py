@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 PLACES = ("after", "before", "peek")  # in an address: where somebody was, not what he looked for
+_LONGEST = 2000  # characters of a page's path, and of its filter
 _HEADS = ("Name", "Page", "Filter~", "Whose", "Saved by", "When")
 
 
@@ -92,11 +93,16 @@ def _no_command(_: Given) -> tuple[str, ...]:
 
 def _query(site: "Site", given: Given) -> Mapping[str, str]:
     """What the page would take, so that a view that is saved can be opened."""
-    path = given["page"].strip("/")
+    path, text = given["page"].strip("/"), given.get("query", "")
+    if len(path) > _LONGEST or len(text) > _LONGEST:
+        raise ConfigurationError(f"a view has an address of at most {_LONGEST:,} characters")
     found = page_of(site, path)
     if found is None:
         raise ConfigurationError(f"there is no page {path[:80]!r} to save a view of")
-    pairs = parse_qsl(given.get("query", ""), keep_blank_values=False, max_num_fields=50)
+    try:
+        pairs = parse_qsl(text, keep_blank_values=False, max_num_fields=50)
+    except ValueError:
+        raise ConfigurationError("a view has at most 50 filters") from None
     query = {name: value for name, value in pairs if name not in PLACES}
     for name, value in query.items():
         if name not in found.names():
