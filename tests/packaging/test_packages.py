@@ -207,6 +207,7 @@ BEHIND = {
     "contrib/celery.py": "brought by the user's task",
     "testing/plugin.py": "loaded by pytest",
     "shapes/events/contracts/schemas.py": "brought by the user's type",
+    "shapes/events/contracts/rules.py": "brought by the user's type",
     "bench/scenarios/relaying.py": "looks for the packages first",
     "bench/scenarios/web.py": "looks for the packages first",
     "bench/web_app.py": "loaded by bench/scenarios/web.py",

@@ -52,7 +52,7 @@ ELSEWHERE = {
     "webhook redeliver", "webhook reseal", "webhook ping", "webhook redeliver-range",
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
     "projection retry", "contracts asyncapi", "contracts docs", "contracts export", "relays check",
-    "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "init", "lab", "migrate sql", "migrate up", "monitoring alerts",
+    "bench", "config show", "db dump", "db env", "db psql", "db reset", "db start", "db status", "db stop", "dev", "init", "lab", "migrate sql", "migrate up", "monitoring alerts",
     "monitoring dashboard", "monitoring keda", "roles sql", "web", "worker",
 }  # fmt: skip
 

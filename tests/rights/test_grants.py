@@ -86,7 +86,7 @@ throughput      SIUD    S            S
 operations      SuD     S            Siu
 redriven        SIUD    S            SIUD
 web_views       -       S            SIUD
-web_requests    -       S            SIUD
+web_requests    -       -            SIUD
 samples         SD      S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD

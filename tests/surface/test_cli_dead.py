@@ -141,7 +141,9 @@ def test_redrive_at_a_rate(shop: Kit, cli: Cli) -> None:
     assert sorted(state(shop, i) for i in ids) == ["pending", "scheduled", "scheduled"]
     gaps = "SELECT extract(epoch FROM available_at - min(available_at) OVER ())::int AS s FROM holdfast.work ORDER BY 1"
     assert [r["s"] for r in shop.sql(gaps)] == [0, 10, 20]
-    assert cli.json("audit")["audit"][0]["selection"] == {"all": True, "per_second": 0.1}
+    selection = cli.json("audit")["audit"][0]["selection"]
+    assert UUID(selection.pop("act"))  # by which it can be undone
+    assert selection == {"all": True, "per_second": 0.1}
     for rate in ("100", "0/s", "5/y", "x/s", "-1/s"):
         said = f"--rate '{rate}' is no rate. Write 100/s, 5/m or 1000/h"
         assert cli.refused("dead", "redrive", "--all", "--rate", rate) == said

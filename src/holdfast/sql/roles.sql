@@ -141,6 +141,7 @@ BEGIN
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.key_rules, holdfast.schedules,
         holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds, holdfast.redriven, holdfast.web_views,
         holdfast.web_requests TO {{operator_rw}};
+    GRANT SELECT ON holdfast.web_requests TO {{operator_rw}};   -- what was said to a program is nobody else's to read
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
     GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
