@@ -25,7 +25,7 @@ READS = (
 # In this order: each finds something to do. What an operator may change.
 WRITES = (
     "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4", "keys limit more key1 --concurrency 2",
-    "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain", "queue pause more", "undo {undoable}",
+    "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain", "undo {undoable}",
     "dead discard --task nothing --background --yes", "operations stop {begun}", "operations run {second}",
     "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
     "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "jobs copy {dead}", """dead patch {{"n":7}} {dead}""", "dead discard {dead}",
@@ -147,7 +147,9 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
         conn.execute(BEGUN)
         named = {
             "begun": "SELECT id FROM holdfast.operations ORDER BY id",
-            "undoable": """SELECT holdfast.record_act('ann', 'queue pause', '{"queue": "more"}', 1)""",
+            "undoable": """WITH paused AS (UPDATE holdfast.queues SET paused_at = holdfast.now(), paused_by = 'ann'
+                WHERE name = 'fair' RETURNING name)
+                SELECT holdfast.record_act('ann', 'queue pause', '{"queue": "fair"}', 1) FROM paused""",
             "second": "SELECT id FROM holdfast.operations ORDER BY id DESC",
             "hook": "SELECT id FROM holdfast.webhook_endpoints",
             "ping": "SELECT id FROM holdfast.webhook_deliveries",
