@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.workflows.memory_journal import BEGIN, MemoryJournal, Store, code_of, run, run_on
 
-from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Suspended
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Held, Suspended
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import drive
 from holdfast.shapes.workflows.faults import WorkflowCancelled
@@ -459,3 +459,32 @@ async def test_nobody_asks_for_the_records_of_a_branch_that_lost() -> None:
         store.clock += timedelta(seconds=61)
     assert isinstance(await run(flow, store, verify=False), Completed)
     assert seen == [False, False, False]
+
+
+async def test_a_step_that_lost_and_has_no_record_diverges_from_nothing() -> None:
+    """The replay makes it as the first run did, and awaits it no more."""
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def flow(wf: Workflow) -> str:
+        made = wf.step(say, "made and not awaited")
+        number, word = await wf.first(wf.step(never), wf.step(say, "quick"))
+        assert made.key
+        return f"{number} {word}"
+
+    assert result(await run(flow, Store(), verify=True)) == "1 quick"
+
+
+async def test_a_step_that_the_first_run_did_not_make_is_still_found() -> None:
+    calls: list[str] = []
+
+    async def flow(wf: Workflow) -> str:
+        calls.append("call")
+        word = await wf.step(say, "a")
+        return word if len(calls) == 1 else word + await wf.step(say, "b")
+
+    outcome = await run(flow, Store(), verify=True)
+    assert isinstance(outcome, Held)
+    assert "a replay asks for" in outcome.reason

@@ -198,7 +198,7 @@ class Steps:
         """Key, place and record of a call that begins here."""
         core = self._core
         place = core.replay.take(scope.name, name)
-        found = core.find(scope, place, kind)
+        found = core.find(scope, place, kind, later=True)
         now = fingerprint(args, kwargs)
         before = found.record.input_hash if found is not None else None
         if before is not None and now is not None and before != now:
@@ -268,7 +268,7 @@ class Child(Generic[T_co]):
         core = self._core
         scope = core.scope("result")
         place = core.replay.take(scope.name, f"{self._workflow.name}.result")
-        found = core.find(scope, place, "child")
+        found = core.find(scope, place, "child", later=True)
 
         async def act(_: Stored | None) -> Stored:
             wait = Wait(

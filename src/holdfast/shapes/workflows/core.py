@@ -158,31 +158,41 @@ class Core(Records):
 
     # Places
 
-    def find(self, scope: Scope, place: Place, kind: Kind) -> Stored | None:
+    def find(self, scope: Scope, place: Place, kind: Kind, *, later: bool = False) -> Stored | None:
+        """`later`: it is made when it is awaited, if ever, and begins() is asked then."""
         if scope.lost:
             row = self.replay.stored(place.key)  # what is not there is not made: see begins()
             return row if row is not None and row.record.kind == kind else None
         try:
             found = self.replay.find(place, kind)
-            if found is None and self._behind == "refuse":
-                raise Diverged(
-                    f"diverged: a replay asks for {place.key!r}, which the first run did not; see holdfast workflow check",
-                    scope=place.scope,
-                    n=place.ordinal,
-                    asked=place.key,
-                )
         except Diverged as error:
             self.stop(error, Held(str(error)))
             raise
+        if not later:
+            self._check_beyond(place, found)
+        return found
+
+    def begins(self, scope: Scope, place: Place | None = None, found: Stored | None = None) -> None:
+        """Before a call is made that has no record of its end. A branch that lost was cancelled here: its records end."""
+        if scope.lost:
+            raise asyncio.CancelledError
+        if place is not None:
+            self._check_beyond(place, found)
+
+    def _check_beyond(self, place: Place, found: Stored | None) -> None:
+        """A replay that only looks goes as far as the history."""
+        if found is None and self._behind == "refuse":
+            error = Diverged(
+                f"diverged: a replay asks for {place.key!r}, which the first run did not; see holdfast workflow check",
+                scope=place.scope,
+                n=place.ordinal,
+                asked=place.key,
+            )
+            self.stop(error, Held(str(error)))
+            raise error
         if self._behind == "stop" and (found is None or found.record.outcome in UNDECIDED):
             self.stop(Evicted(), Released("the history ends here"))
             raise Evicted
-        return found
-
-    def begins(self, scope: Scope) -> None:
-        """Before a call is made that has no record. A branch that lost was cancelled here: its records end."""
-        if scope.lost:
-            raise asyncio.CancelledError
 
     def misfit(self, scope: Scope, error: Misfit) -> NoReturn:
         """What was recorded is not of the type that the code has now."""

@@ -29,7 +29,7 @@ class Step(Generic[T_co]):
     """A recorded call: its key is taken, nothing has run. Await it, or give it to wf.gather / wf.first. Awaiting twice gives
     the same."""
 
-    __slots__ = ("_act", "_core", "_decode", "_found", "_going", "_row", "_waited", "key")
+    __slots__ = ("_act", "_core", "_decode", "_found", "_going", "_place", "_row", "_waited", "key")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Step(Generic[T_co]):
         decode: Callable[[Stored], T_co],
     ) -> None:
         self.key = place.key
+        self._place = place
         self._core = core
         self._found = found
         self._act = act
@@ -56,7 +57,7 @@ class Step(Generic[T_co]):
 
     async def _value(self, scope: Scope) -> T_co:
         if self._row is None:
-            self._core.begins(scope)
+            self._core.begins(scope, self._place, self._found)
         row = self._core.seen(scope, await self._settled())
         try:
             return self._decode(row)

@@ -174,7 +174,7 @@ class Workflow(Steps):
         scope = core.scope("received")
         Signal._check(signal, "received")
         place = core.replay.take(scope.name, f"{signal.name}.received")
-        found = core.find(scope, place, "signal")
+        found = core.find(scope, place, "signal", later=True)
 
         async def act(_: Stored | None) -> Stored:
             began = core.journal.time()
