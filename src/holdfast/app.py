@@ -159,7 +159,7 @@ class Holdfast(Registry, Verbs):
         return hook
 
     def enqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
-        """Write many jobs in one statement, all or none: `app.enqueue_many(send.job(i) for i in ids)`."""
+        """Write many jobs in one transaction, all or none: `app.enqueue_many(send.job(i) for i in ids)`."""
         return enqueue_all(self._writer, jobs, conn)
 
     async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:

@@ -2,7 +2,7 @@
 
 import itertools
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,8 +12,12 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, InvalidOption, InvalidPayload, NewJob, UnknownQueue
-from holdfast.store.copy import Loadable, _ids, load_begin
+from holdfast.db.executors import listen_in
+from holdfast.db.faults import ConnectionLost
+from holdfast.model.job import NewRow
+from holdfast.store.copy import Loadable, load_begin, new_ids
 from holdfast.store.jobs import enqueue
+from holdfast.tasks.copy import LEAST
 from holdfast.testing import Kit
 
 ODD = 'a\\b "c"\td\ne\\N {f},é🎈'
@@ -165,7 +169,7 @@ def test_memory_stays_the_same(kit: Kit, note: Any) -> None:
 
 def test_ids_are_of_version_7_by_the_clock_of_the_database_and_grow() -> None:
     now = datetime(2031, 5, 6, tzinfo=UTC)
-    made = _ids(now)
+    made = new_ids(now)
     ids = [UUID(int=high << 64 | low) for high, low in itertools.islice(made, 10_000)]
     assert ids == sorted(set(ids))
     assert {i.version for i in ids} == {7}
@@ -189,3 +193,102 @@ def test_the_two_of_a_repeated_hour_are_an_hour_apart(kit: Kit, note: Any) -> No
     kit.app.enqueue_copy(jobs)
     due = [row["available_at"] for row in kit.sql("SELECT available_at FROM holdfast.work ORDER BY seq")]
     assert due == [first.astimezone(UTC), first.replace(fold=1).astimezone(UTC)] * 2
+
+
+def plain(note: Any, parent: UUID) -> list[NewJob[None]]:
+    """As many as go by COPY, of every kind that may."""
+    kinds = everything(note, parent)
+    return [kinds[n % len(kinds)] for n in range(LEAST)]
+
+
+@pytest.fixture
+def ran(app: Holdfast) -> Iterator[list[str]]:
+    """The names of the statements that run on connections of this process."""
+    names: list[str] = []
+    stop = listen_in(lambda statement, rows, seconds: names.append(statement.name))
+    yield names
+    stop()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_many_jobs_go_by_copy_and_are_as_the_function_writes_them(
+    akit: Kit, app: Holdfast, note: Any, parent: UUID, ran: list[str], way: str
+) -> None:
+    jobs = plain(note, parent)
+    with psycopg.connect(akit.url) as conn:
+        app.enqueue_many(jobs, conn=conn)  # in the transaction of somebody else: by the function
+    assert "enqueue" in ran
+    expected = akit.sql(f"SELECT {COLUMNS} FROM holdfast.work ORDER BY seq")
+    akit.sql("TRUNCATE holdfast.work")
+    ran.clear()
+    handles = app.enqueue_many(jobs) if way == "sync" else await app.aenqueue_many(jobs)
+    assert "bulk_begin" in ran
+    assert "enqueue" not in ran
+    check_same(akit.sql(f"SELECT {COLUMNS} FROM holdfast.work ORDER BY seq"), expected)
+    ids = [row["id"] for row in akit.sql("SELECT id FROM holdfast.work ORDER BY seq")]
+    assert [handle.id for handle in handles] == ids
+    assert all(handle.created for handle in handles)
+
+
+def test_many_jobs_of_which_one_has_a_key_go_by_the_function(kit: Kit, note: Any, ran: list[str]) -> None:
+    jobs = [note.job(n) for n in range(LEAST)]
+    for options in ({"idempotency_key": "k"}, {"replace_key": "r"}, {"then": note.job(1)}):
+        kit.app.enqueue_many([*jobs, note.using(**options).job(0)])
+    assert "bulk_begin" not in ran
+    again = kit.app.enqueue_many([*jobs, note.using(idempotency_key="k").job(0)])
+    assert not again[-1].created
+
+
+def test_many_jobs_of_a_queue_that_is_ordered_or_not_there(kit: Kit, note: Any, ran: list[str]) -> None:
+    kit.sql("SELECT holdfast.create_queue('lines', key_ordering => 'key')")
+    made = [note.using(queue="lines", partition_key=f"k{n % 7}").job(n) for n in range(LEAST)]
+    kit.app.enqueue_many(made)
+    assert ran.count("enqueue") == 1
+    assert kit.sql("SELECT count(*) FROM holdfast.work") == [{"count": LEAST}]
+    with pytest.raises(InvalidOption, match="'lines' is claimed key by key"):
+        kit.app.enqueue_many([note.using(queue="lines").job(n) for n in range(LEAST)])
+    with pytest.raises(UnknownQueue, match="'liens' does not exist"):
+        kit.app.enqueue_many([note.using(queue="liens").job(n) for n in range(LEAST)])
+    assert kit.sql("SELECT count(*) FROM holdfast.work") == [{"count": LEAST}]
+
+
+def test_many_jobs_for_a_queue_that_becomes_ordered_meanwhile(kit: Kit, note: Any, ran: list[str]) -> None:
+    kit.sql("SELECT holdfast.create_queue('orders')")
+    rows = [note.using(queue="orders", partition_key="k").job(n).row for n in range(LEAST)]
+
+    class Late(Sequence[NewRow]):
+        """Read when the load has begun, and nothing of it is written."""
+
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, place: Any) -> Any:
+            return rows[place]
+
+        def __iter__(self) -> Iterator[NewRow]:
+            if "bulk_begin" in ran and kit.sql("SELECT 1 FROM holdfast.queues WHERE ordering = 'none'"):
+                kit.sql("SELECT holdfast.order_queue('orders', 'key', 'skip')")
+            return iter(rows)
+
+    kit.app._writer.enqueue(Late(), None)
+    assert ran.count("enqueue") == 1
+    assert kit.sql("SELECT count(*), count(DISTINCT seq) AS places FROM holdfast.work") == [
+        {"count": LEAST, "places": LEAST}
+    ]
+
+
+def test_a_copy_that_cannot_be_committed_is_no_reason_to_write_twice(
+    kit: Kit, note: Any, monkeypatch: pytest.MonkeyPatch, ran: list[str]
+) -> None:
+    """The connection is lost with the commit: the jobs may be there, and the caller is told."""
+    load = kit.app._writer.database.load
+
+    def lost(*args: Any) -> None:
+        load(*args)
+        raise ConnectionLost("the reply to COMMIT never came")
+
+    monkeypatch.setattr(kit.app._writer.database, "load", lost)
+    with pytest.raises(ConnectionLost):
+        kit.app.enqueue_many(note.job(n) for n in range(LEAST))
+    assert "enqueue" not in ran
+    assert kit.sql("SELECT count(*) FROM holdfast.work") == [{"count": LEAST}]

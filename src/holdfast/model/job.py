@@ -144,7 +144,7 @@ class NewRow(NamedTuple):
 class Enqueued(NamedTuple):
     """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
-    id_text: str | None  # few ask for it as a UUID, which takes longer to make than the rest of this
+    id_text: str | None  # for UUID(); few ask for it, and to make one takes longer than the rest of this
     created: bool
     conflict: str | None = None
 

@@ -1,14 +1,17 @@
 """Many plain jobs by COPY: which jobs can go that way, and what is said of those that cannot."""
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..errors import InvalidOption
-from ..model.job import NewRow
+from ..model.job import Enqueued, NewRow
 from ..store import copy as store
 from ..store.statement import Statement
 from .newjob import NewJob
 from .payload import shown
+
+LEAST = 500  # jobs of an enqueue_many that go by COPY; of fewer, its messages take longer than the function
 
 
 class Load:
@@ -16,11 +19,11 @@ class Load:
 
     def __init__(
         self,
-        jobs: Iterable[NewJob[Any]],
+        rows: Iterable[NewRow],
         unknown: Callable[[str, list[str]], Exception],
         keyless: Callable[[NewRow], Exception],
     ) -> None:
-        self._jobs = jobs
+        self._rows = rows
         self._unknown = unknown
         self._keyless = keyless
         self._packing: store.Packing | None = None
@@ -31,15 +34,10 @@ class Load:
 
     def pieces(self, known: store.Loadable) -> Iterator[bytes]:
         self._packing = store.Packing(known, lambda row: self._check(row, known))
-        return self._packing.of(self._rows())
+        return self._packing.of(self._rows, self._ids(known))
 
-    def _rows(self) -> Iterator[NewRow]:
-        for job in self._jobs:
-            if not isinstance(job, NewJob):
-                raise TypeError(f"enqueue_copy takes what task.job(...) returns, not {shown(job)}")
-            if job.conn is not None:
-                raise _unfit(job.row, "conn")
-            yield job.row
+    def _ids(self, known: store.Loadable) -> Iterator[store.Id]:
+        return store.new_ids(known.now)
 
     def _check(self, row: NewRow, known: store.Loadable) -> None:
         for what, unfit in (
@@ -52,21 +50,62 @@ class Load:
         if row.queue not in known.queues:
             raise self._unknown(row.queue, sorted(known.queues))
         if row.queue in known.ordered:
-            raise in_order(row.queue)
+            raise self._in_order(row.queue)
         if row.queue in known.keyed and row.partition_key is None:
             raise self._keyless(row)
+
+    def _in_order(self, queue: str) -> Exception:
+        return InvalidOption(
+            f"queue {queue!r} is ordered by key, and COPY takes no lock on a key. Use enqueue_many for it"
+        )
 
     def after(self) -> Iterator[Statement[Any]]:
         """What is left to do when every row is written."""
         if self._packing is not None and self._packing.first:
-            yield store.load_changed(list(self._packing.first), in_order)
+            yield store.load_changed(list(self._packing.first), self._in_order)
             yield store.load_wake(self._packing.first)
 
 
-def in_order(queue: str) -> InvalidOption:
-    return InvalidOption(
-        f"queue {queue!r} is ordered by key, and COPY takes no lock on a key. Use enqueue_many for it"
-    )
+class NotByCopy(Exception):
+    """These jobs go by the function, which also knows what is wrong with them. Nothing is written yet."""
+
+
+class Bulk(Load):
+    """The jobs of an enqueue_many, and the id of each. Raises NotByCopy where the function decides what happens."""
+
+    def __init__(self, rows: Sequence[NewRow]) -> None:
+        super().__init__(rows, lambda *_: NotByCopy(), lambda _: NotByCopy())
+        self._size = len(rows)
+        self._made: list[store.Id] = []
+
+    def _ids(self, known: store.Loadable) -> Iterator[store.Id]:
+        self._made = list(itertools.islice(super()._ids(known), self._size))
+        return iter(self._made)
+
+    def _in_order(self, queue: str) -> Exception:
+        return NotByCopy()
+
+    def written(self) -> list[Enqueued]:
+        return [Enqueued(text, True) for text in store.id_texts(self._made)]
+
+
+def bulk_of(rows: Sequence[NewRow], conn: object | None) -> Bulk | None:
+    """None: too few, or one of them needs a look at what is there, or they belong to the caller's transaction."""
+    if conn is not None or len(rows) < LEAST:
+        return None
+    if any(row.idempotency_key is not None or row.replace_key is not None or row.follow_ups for row in rows):
+        return None
+    return Bulk(rows)
+
+
+def rows_of(jobs: Iterable[NewJob[Any]]) -> Iterator[NewRow]:
+    """Of jobs that are made while they are loaded."""
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            raise TypeError(f"enqueue_copy takes what task.job(...) returns, not {shown(job)}")
+        if job.conn is not None:
+            raise _unfit(job.row, "conn")
+        yield job.row
 
 
 def _unfit(row: NewRow, what: str) -> InvalidOption:

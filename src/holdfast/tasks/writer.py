@@ -1,13 +1,14 @@
 """The Producer behind an app: writes and watches jobs, on our own connections or inside the caller's transaction."""
 
+import contextlib
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from ..db.database import Database
-from ..db.faults import Forbidden
+from ..db.faults import BadRow, Contended, Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import (
     ConfigurationError,
@@ -21,10 +22,10 @@ from ..model.job import Enqueued, JobStatus, NewRow
 from ..model.queue import PROMISED, QueueRules
 from ..model.text import command
 from ..store import chains, jobs, queues
-from ..store.copy import COPY, load_begin
+from ..store.copy import COPY, bulk_begin, load_begin
 from ..store.show import Look, look_job
 from ..store.statement import Statement
-from .copy import Load
+from .copy import Bulk, Load, NotByCopy, bulk_of, rows_of
 from .newjob import NewJob
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Writer:
         self._database = database
         self._declared = declared
         self._known = {"inbox"}
+        self._may_copy = True
 
     @property
     def database(self) -> Database:
@@ -47,17 +49,42 @@ class Writer:
 
     def forget(self) -> None:
         """Another database was put under the app: what was known of queues is not true there."""
-        self._known = {"inbox"}
+        self._known, self._may_copy = {"inbox"}, True
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
+        if self._may_copy and (bulk := bulk_of(rows, conn)):
+            self.ready(queues_of(rows))
+            with self._or_by_function():
+                self._database().load(COPY, bulk_begin(NotByCopy), bulk.pieces, bulk.after)
+                return self._copied(rows, bulk)
         return self._checked(rows, self._write(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
 
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
+        if self._may_copy and (bulk := bulk_of(rows, conn)):
+            await self.aready(queues_of(rows))
+            with self._or_by_function():
+                await self._database().aload(COPY, bulk_begin(NotByCopy), bulk.pieces, bulk.after)
+                return self._copied(rows, bulk)
         return self._checked(rows, await self._awrite(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
+
+    @contextlib.contextmanager
+    def _or_by_function(self) -> Iterator[None]:
+        """What may be wrong with a COPY before it is committed, and need not be wrong with the function. Whatever else
+        happens is the caller's to know: its jobs may be there."""
+        try:
+            yield
+        except Forbidden:
+            self._may_copy = False  # EXECUTE is all a producer needs
+        except (NotByCopy, BadRow, Contended):
+            pass
+
+    def _copied(self, rows: Sequence[NewRow], bulk: Bulk) -> list[Enqueued]:
+        self._tell_enqueued(rows)
+        return bulk.written()
 
     def load(self, new: Iterable[NewJob[Any]]) -> int:
         """All of them or none, streamed by COPY; returns how many."""
-        load = Load(new, self._no_queue, keyless)
+        load = Load(rows_of(new), self._no_queue, keyless)
         if self._database().is_embedded:
             for name, rules in self._undeclared(self._database().run(jobs.queue_names)):
                 self._database().run(functools.partial(queues.create_queue, name, rules=rules))
@@ -65,7 +92,7 @@ class Writer:
         return load.count
 
     async def aload(self, new: Iterable[NewJob[Any]]) -> int:
-        load = Load(new, self._no_queue, keyless)
+        load = Load(rows_of(new), self._no_queue, keyless)
         if self._database().is_embedded:
             for name, rules in self._undeclared(await self._database().arun(jobs.queue_names)):
                 await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
@@ -103,11 +130,13 @@ class Writer:
             self.ready(queues_of(rows))
         if guest is not None:
             return guest.run(make())
-        database = self._database()
-        written = database.run(make)
-        if database.enqueued:
-            database.enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
+        written = self._database().run(make)
+        self._tell_enqueued(rows)
         return written
+
+    def _tell_enqueued(self, rows: Sequence[NewRow]) -> None:
+        if enqueued := self._database().enqueued:
+            enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
 
     def _knows(self, rows: Sequence[NewRow]) -> bool:
         """Of one job: whether its queue exists, and nothing follows it."""
@@ -131,10 +160,8 @@ class Writer:
             await self.aready(queues_of(rows))
         if guest is not None:
             return await guest.arun(make())
-        database = self._database()
-        written = await database.arun(make)
-        if database.enqueued:
-            database.enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
+        written = await self._database().arun(make)
+        self._tell_enqueued(rows)
         return written
 
     async def aready(self, wanted: set[str]) -> None:

@@ -4,6 +4,13 @@ SELECT holdfast.now(), array_agg(q.name), coalesce(array_agg(q.name) FILTER (WHE
        coalesce(array_agg(q.name) FILTER (WHERE q.ordering = 'key'), '{}')
 FROM holdfast.queues q;
 
+-- name: bulk_begin
+-- The same for an enqueue_many. No row: some role may enqueue into some queues only, and the function knows which.
+SELECT holdfast.now(), array_agg(q.name), coalesce(array_agg(q.name) FILTER (WHERE q.keyed), '{}'),
+       coalesce(array_agg(q.name) FILTER (WHERE q.ordering = 'key'), '{}')
+FROM holdfast.queues q
+HAVING NOT EXISTS (SELECT FROM holdfast.producers);
+
 -- name: load_changed
 -- Of these queues those that are ordered by key by now.
 -- $1 queues
