@@ -37,8 +37,8 @@ test-long: $(STAMP) ## interleavings, random walks and plans at size on the othe
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
 	$(BIN)/python scripts/check.py
 
-bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about 40 minutes)
-	$(BIN)/python -m bench all peers workflow-peers --json docs/performance/results.json
+bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about an hour)
+	$(BIN)/python -m bench all peers workflow-peers pythons --json docs/performance/results.json
 	$(BIN)/python scripts/performance.py
 
 bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run (2 minutes)

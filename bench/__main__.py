@@ -1,4 +1,4 @@
-"""`python -m bench SCENARIO...`: as `holdfast bench`, with the scenarios `peers` and `workflow-peers`.
+"""`python -m bench SCENARIO...`: as `holdfast bench`, with the scenarios `peers`, `workflow-peers` and `pythons`.
 
 --peer NAME measures only that one, and may be repeated.
 """
@@ -9,7 +9,7 @@ import sys
 from holdfast.bench import scenarios
 from holdfast.bench.__main__ import main
 
-from . import scenario, workflow_scenario
+from . import pythons, scenario, workflow_scenario
 
 
 def run() -> int:
@@ -24,6 +24,10 @@ def run() -> int:
     scenarios.add("peers", text, scenario.run)
     text = "workflows of DBOS and Absurd on the same server, in turns with ours; as peers, not in all"
     scenarios.add(workflow_scenario.NAME, text, workflow_scenario.run)
+    text = (
+        "drains by every CPython 3.11 to 3.13 on this machine, each in an environment of its own; not in all"
+    )
+    scenarios.add(pythons.NAME, text, pythons.run)
     return main(words, program="python -m bench")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.bench.context import Bench
 from holdfast.errors import ConfigurationError
 
-from .peers import OWN, PEERS, Peer, PeerFailed, job_count, once
+from .peers import DROPPED, OWN, PEERS, Peer, PeerFailed, job_count, once
 from .peers.run import LATENCY_JOBS, describe
 
 chosen_names: tuple[str, ...] = ()  # of those to measure; none: all
@@ -19,7 +19,7 @@ _FEW = 100  # with --quick
 
 
 def run(bench: Bench) -> None:
-    for peer in [OWN, *chosen(bench)]:
+    for peer in [OWN, DROPPED, *chosen(bench)]:
         if peer.name not in told(bench, "left_out"):
             one(bench, peer)
 

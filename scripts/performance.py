@@ -1,7 +1,7 @@
 """Write the figures into docs/performance.md and README.md, and the plots, from docs/performance/results.json.
 
 `<!-- figures: NAME -->` stands before what is written, `<!-- end -->` after it. NAME is a scenario, or one of `machine`,
-`targets`, `shares`, `plots`, `readme`. `--check` only compares.
+`targets`, `shares`, `scaling`, `plots`, `readme`. `--check` only compares.
 """
 
 import re
@@ -12,12 +12,14 @@ from pathlib import Path
 
 from holdfast.bench.plots import draw
 from holdfast.bench.report import Report, Result, figure, is_series, read
-from holdfast.bench.targets import OURS, own_result, peer_of, shares_of_limit, verdicts
+from holdfast.bench.scaling import scaling
+from holdfast.bench.targets import DROPPED, OURS, own_result, peer_of, shares_of_limit, verdicts
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "performance"
 RESULTS = FOLDER / "results.json"
 DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
+OWN_NAMES = {OURS: "**Holdfast**", DROPPED: "**Holdfast**, `keep_completed=False`"}
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TITLES = {
     "peers": "No-op jobs per second by one worker process, beside other queues",
@@ -90,6 +92,23 @@ def shares(report: Report) -> str:
     return table(["drain", "of the best of limit"], rows, numbers=1) if rows else "Not measured yet.\n"
 
 
+def model(report: Report) -> str:
+    head = ["cores", "processes", "jobs/s by the model", "measured", "of it", "WAL, MB/s", "first ceiling"]
+    rows = [
+        [
+            str(one.cores),
+            str(one.processes),
+            figure(one.rate),
+            "-" if one.measured is None else figure(one.measured),
+            "-" if one.measured is None else f"{one.measured / one.rate:.2f}",
+            "-" if one.wal is None else figure(one.wal),
+            one.ceiling,
+        ]
+        for one in scaling(report)
+    ]
+    return table(head, rows, numbers=5) if rows else "Not measured yet.\n"
+
+
 def plots(report: Report) -> str:
     with tempfile.TemporaryDirectory() as folder:
         names = [path.stem for path in draw(report, Path(folder))]
@@ -101,10 +120,10 @@ def readme(report: Report) -> str:
     rates = {peer_of(r): r.median for r in report.of("peers") if r.unit == "jobs/s"}
     own = own_result(report, "jobs/s", "", ("drain", "async-1"))
     if own is not None:
-        rates = {OURS: own, **{peer: rate for peer, rate in rates.items() if not peer.startswith(OURS)}}
+        rates = {OURS: own, **{peer: rate for peer, rate in rates.items() if peer != OURS}}
     rows = []
     for peer, rate in sorted(rates.items(), key=lambda item: -item[1]):
-        name = "**Holdfast**" if peer == OURS else peer
+        name = OWN_NAMES.get(peer, peer)
         rows.append([name, figure(rate), *(waited(report, peer, share) for share in ("p50", "p99"))])
     if not rows:
         return "Not measured yet.\n"
@@ -140,6 +159,7 @@ def waited(report: Report, peer: str, share: str) -> str:
 
 OTHERS: dict[str, Callable[[Report], str]] = {
     "machine": machine,
+    "scaling": model,
     "shares": shares,
     "targets": targets,
     "plots": plots,

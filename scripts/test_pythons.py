@@ -8,8 +8,6 @@ on the Django that requirements/django6.txt pins, and Django's own tests of a ta
 """
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import time
@@ -18,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts.interpreters import SUPPORTED, environment, interpreters  # noqa: E402
 from scripts.memory import quick_folder  # noqa: E402
 
-SUPPORTED = ("3.11", "3.12", "3.13")
 # What depends on the interpreter: signatures, annotations, event loops, threads, processes, tracebacks, the whole thread.
 CORE = (
     "tests/unit",
@@ -39,51 +37,8 @@ DJANGO_6 = ROOT / "requirements" / "django6.txt"
 NEEDED_BY_DJANGO_6 = (3, 12)
 
 
-def interpreters() -> dict[str, Path]:
-    """Those that are here, by version."""
-    found: dict[str, Path] = {}
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    for version in SUPPORTED:
-        places = sorted(pyenv.glob(f"{version}.*/bin/python{version}"), key=_patch, reverse=True)
-        on_path = shutil.which(f"python{version}")
-        for program in [*places, *([Path(on_path)] if on_path else [])]:
-            if _version_of(program) == version:
-                found[version] = program
-                break
-    return found
-
-
-def _patch(program: Path) -> int:
-    number = re.fullmatch(r"\d+\.\d+\.(\d+)", program.parents[1].name)
-    return int(number[1]) if number else -1
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def _version_of(program: Path) -> str | None:
-    """None: it does not start, as a shim of pyenv for a version that is not chosen."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([program, "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def environment(version: str, program: Path) -> Path:
-    """Its Python, with the pinned requirements and this package."""
-    folder = ROOT / ".venv" / "pythons" / version
-    python, stamp = folder / "bin" / "python", folder / ".installed"
-    pins = ROOT / "requirements" / "dev.txt"
-    newest = max(pins.stat().st_mtime, (ROOT / "pyproject.toml").stat().st_mtime)
-    if stamp.exists() and stamp.stat().st_mtime > newest:
-        return python
-    print(f"== an environment for CPython {version}", flush=True)
-    subprocess.run([program, "-m", "venv", "--clear", folder], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--require-hashes", "-r", str(pins)], check=True)
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
-    stamp.touch()
-    return python
 
 
 def run(version: str, program: Path) -> int:

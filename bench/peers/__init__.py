@@ -2,9 +2,10 @@
 
 from .install import PeerFailed
 from .run import Measure, PeerResult, job_count, measure, once
-from .table import OWN, PEERS, Mode, Peer
+from .table import DROPPED, OWN, PEERS, Mode, Peer
 
 __all__ = [
+    "DROPPED",
     "OWN",
     "PEERS",
     "Measure",

@@ -49,6 +49,15 @@ OWN = Peer(
     drain={"concurrency": 10},
     latency={"concurrency": 10},
 )
+DROPPED = Peer(  # completed jobs leave no row, as with those peers that delete them
+    "holdfast-dropped",
+    "python",
+    VERSION,
+    (),
+    ADAPTERS / "run_holdfast.py",
+    drain={"concurrency": 10, "keep_completed": False},
+    latency={"concurrency": 10, "keep_completed": False},
+)
 GRAPHILE = Peer(
     "graphile-worker",
     "node",

@@ -19,7 +19,7 @@ app = Holdfast(call.url)
 drain, latency = Drain("SELECT EXISTS (SELECT FROM holdfast.work)"), Latency()
 
 
-@app.task
+@app.task(keep_completed=call.settings.get("keep_completed", True))
 async def nothing(n: int) -> None:
     if call.drains:
         drain.ran_one()

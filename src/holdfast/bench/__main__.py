@@ -20,7 +20,8 @@ from ..model.text import printable
 from . import machine
 from .context import QUICK, Bench, Sizes, dress
 from .quiet import ROUNDS, unrest
-from .report import Report, print_results, print_table, read
+from .report import Report, figure, print_results, print_table, read
+from .scaling import scaling
 from .scenarios import SCENARIOS, every, find
 from .server import open_server
 from .targets import shares_of_limit, verdicts
@@ -166,6 +167,20 @@ def show_targets(console: Console, report: Report) -> None:
         console.print()
         parts = [(name, f"{share:.0%}") for name, share in shares]
         print_table(console, "drain, of the best of limit", ("variant", "share"), parts)
+    if expected := scaling(report):
+        console.print()
+        lines = [
+            (
+                str(e.cores),
+                str(e.processes),
+                figure(e.rate),
+                figure(e.measured) if e.measured else "-",
+                e.ceiling,
+            )
+            for e in expected
+        ]
+        columns = ("cores", "processes", "jobs/s by the model", "measured", "first ceiling")
+        print_table(console, "more processes and cores, by what async-1 took", columns, lines)
     found = [v for v in verdicts(report) if v.value is not None]
     if found:
         console.print()

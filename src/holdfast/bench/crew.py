@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
+
 from .fill import Load, Watcher, held
+from .postgres_cpu import server_cpu
 
 _START = 60.0
 
@@ -33,8 +36,8 @@ def environment(url: str) -> dict[str, str]:
 class Process:
     """One worker process and the lines it speaks."""
 
-    def __init__(self, url: str, words: list[str]) -> None:
-        command = [sys.executable, "-m", "holdfast.bench.worker_app", *words]
+    def __init__(self, url: str, words: list[str], python: str = sys.executable) -> None:
+        command = [python, "-m", "holdfast.bench.worker_app", *words]
         self._process = subprocess.Popen(
             command,
             env=environment(url),
@@ -113,7 +116,13 @@ class Crew:
 
 @contextlib.contextmanager
 def crew(
-    url: str, *, queues: list[str], processes: int = 1, concurrency: int = 10, timed: bool = False
+    url: str,
+    *,
+    queues: list[str],
+    processes: int = 1,
+    concurrency: int = 10,
+    timed: bool = False,
+    python: str = sys.executable,
 ) -> Iterator[Crew]:
     """So many worker processes that are in the registry. They drain and leave at the end."""
     words = (
@@ -123,7 +132,7 @@ def crew(
     )
     members: list[Process] = []
     try:
-        members.extend(Process(url, words) for _ in range(processes))
+        members.extend(Process(url, words, python) for _ in range(processes))
         for member in members:
             member.hear()
         yield Crew(url, members)
@@ -137,6 +146,7 @@ class Drained:
     seconds: float  # from the commit of the load until the last job has left the queue
     cpu: float  # seconds of all workers
     jobs: int
+    server: float | None  # seconds of all its processes; None: it is elsewhere
 
     @property
     def rate(self) -> float:
@@ -150,11 +160,18 @@ def warm(workers: Crew, load: Load) -> None:
 
 def drain(workers: Crew, load: Load) -> Drained:
     """Commit a load under a crew that waits for it, and time it until the last job is gone."""
-    with held(workers.url, load) as commit, Watcher(workers.url) as watcher:
-        before = workers.look()
+    with (
+        held(workers.url, load) as commit,
+        Watcher(workers.url) as watcher,
+        psycopg.connect(workers.url, autocommit=True) as conn,
+    ):
+        before, server = workers.look(), server_cpu(conn)
         began = watcher.now()
         last = commit()
         watcher.gone(load.queue, last, workers.check)
         ended = watcher.empty(load.queue, workers.check)
-        after = workers.look()
-    return Drained(ended - began, sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True)), load.count)
+        after, later = workers.look(), server_cpu(conn)
+    cpu = sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True))
+    return Drained(
+        ended - began, cpu, load.count, None if server is None or later is None else later - server
+    )

@@ -7,6 +7,8 @@ from .report import Report, Result, figure
 
 PYTHON_PEERS = ("pgqueuer", "awa", "procrastinate", "dbos", "chancy", "absurd")
 OURS = "holdfast"
+DROPPED = "holdfast-dropped"  # the same with keep_completed=False
+GRAPHILE = "graphile-worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Target:
         value = self.measure(report)
         unit = f" {self.unit}" if self.unit else ""
         wanted = (
-            f">= {self.least:g}{unit}"
+            f">= {self.least:,g}{unit}"
             if self.least is not None
             else f"<= {self.most:,g}{unit}"
             if self.most is not None
@@ -126,7 +128,7 @@ def peer_results(report: Report, unit: str, ending: str = "") -> dict[str, float
 def own_result(report: Report, unit: str, ending: str, otherwise: tuple[str, str]) -> float | None:
     """Measured in the same way as the peers where it was, else by our own scenario."""
     found = [r for r in report.of("peers") if r.unit == unit and r.variant.endswith(ending)]
-    ours = [r.median for r in found if peer_of(r).startswith(OURS)]
+    ours = [r.median for r in found if peer_of(r) == OURS]
     return ours[0] if ours else report.median(*otherwise)
 
 
@@ -164,9 +166,19 @@ def workflows_against_peers(in_flight: int, unit: str) -> Callable[[Report], flo
 
 TARGETS = [
     Target("drain, one process, of `limit`", share_of_limit, least=0.6),
+    Target("drain against Graphile Worker", against_peers((GRAPHILE,)), least=1.5, unit="x"),
+    Target(
+        "the same with `keep_completed=False`",
+        of(("peers", f"{DROPPED} drain"), ("peers", f"{GRAPHILE} drain")),
+        least=2,
+        unit="x",
+    ),
     Target("drain against the best peer", against_peers(None), least=1.3, unit="x"),
-    Target("drain against the best Python peer", against_peers(PYTHON_PEERS), least=3, unit="x"),
-    Target("worker CPU per job", at("drain", "async-1 worker CPU"), most=12, unit="us"),
+    Target("drain against the best Python peer", against_peers(PYTHON_PEERS), least=4, unit="x"),
+    Target("two processes, of one", of(("drain", "async-2"), ("drain", "async-1")), least=1.15, unit="x"),
+    Target("handlers in threads", at("drain", "sync-1"), least=25_000, unit="jobs/s"),
+    Target("worker CPU per job", at("drain", "async-1 worker CPU"), most=8, unit="us"),
+    Target("server CPU per job", at("drain", "async-1 server CPU"), most=12, unit="us"),
     Target("ordered by key, of unordered", of(("drain", "ordered-1"), ("drain", "async-1")), least=0.8),
     Target(
         "ordered by key, two processes of one, worst round",
@@ -184,18 +196,23 @@ TARGETS = [
     Target(
         "handlers with a transaction, of the same by hand",
         of(("drain", "transaction-1"), ("drain", "transaction-by-hand")),
-        least=0.6,
+        least=0.8,
+    ),
+    Target(
+        "enqueue with a commit for each, of the bare INSERT",
+        of(("enqueue", "one-by-one"), ("enqueue", "one-by-one-bare")),
+        least=0.85,
     ),
     Target(
         "enqueue in a transaction, by the bare INSERT",
         of(("enqueue", "transaction"), ("enqueue", "transaction-bare")),
-        most=1.3,
+        most=1.15,
         unit="x",
     ),
     Target(
         "the same in SQL",
         of(("enqueue", "transaction-sql"), ("enqueue", "transaction-bare")),
-        most=1.3,
+        most=1.15,
         unit="x",
     ),
     Target(
@@ -204,7 +221,7 @@ TARGETS = [
         least=0.4,
     ),
     Target(
-        "bulk through Python, of COPY from Python", of(("enqueue", "bulk"), ("enqueue", "copy")), least=0.4
+        "bulk through Python, of COPY from Python", of(("enqueue", "bulk"), ("enqueue", "copy")), least=0.6
     ),
     Target("bulk through our COPY, of COPY", of(("enqueue", "bulk-copy"), ("enqueue", "copy")), least=0.8),
     Target(
@@ -311,6 +328,7 @@ TARGETS = [
     Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
     Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
     Target("beside history, of none", at("history", "finished / none"), least=0.95),
+    Target("idle wake-up p50", at("latency", "start p50"), most=2.5, unit="ms"),
     Target("latency p50, by the best peer's", latency_against_peers("p50"), below=1, unit="x"),
     Target("latency p99, by the best peer's", latency_against_peers("p99"), below=1, unit="x"),
     Target(

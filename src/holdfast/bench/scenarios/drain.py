@@ -4,10 +4,11 @@ The workers are started, in the registry and warm; the jobs are there, but not c
 until the last job has left the queue, seen from a connection of our own.
 """
 
+import sys
 from dataclasses import dataclass
 
 from ..context import Bench
-from ..crew import crew, drain, warm
+from ..crew import Drained, crew, drain, warm
 from ..fill import Load
 from .by_hand import transactions_by_hand
 
@@ -42,13 +43,14 @@ VARIANTS = [
     Variant("limited-keys-1", "limited_by_key", "limited_keys", keys=1000, of="async-1"),
     Variant("narrow-2", "narrow", "narrow", processes=2, of="async-2"),
 ]
+SERVER_TOO = ("async-1", "async-2")  # what scaling.py reads
 
 
 def run(bench: Bench) -> None:
     rates: dict[str, float] = {}
     for variant in VARIANTS:
         if bench.wants(variant.name):
-            rates[variant.name], _ = measure(bench, variant)
+            rates[variant.name] = keep(bench, "drain", variant.name, measure(bench, variant))
             if variant.of in rates:
                 bench.say(f"  that is {rates[variant.name] / rates[variant.of]:.2f} of {variant.of}")
         if variant.name == "transaction-1" and bench.wants("transaction-by-hand"):
@@ -62,21 +64,32 @@ def by_hand(bench: Bench, jobs: int) -> None:
     bench.say(f"drain transaction-by-hand: {rate:,.0f} jobs/s")
 
 
-def measure(bench: Bench, variant: Variant, keep: bool = True) -> tuple[float, float]:
-    """One round of a variant: jobs per second, and microseconds of the workers' processors for each."""
+def keep(bench: Bench, scenario: str, name: str, done: Drained) -> float:
+    """One round of a variant is added to the results; returns its rate."""
+    cpu = done.cpu / done.jobs * 1e6
+    bench.add(scenario, name, "jobs/s", done.rate)
+    bench.add(scenario, f"{name} worker CPU", "us/job", cpu)
+    if done.server is not None and name in SERVER_TOO:
+        bench.add(scenario, f"{name} server CPU", "us/job", done.server / done.jobs * 1e6)
+    bench.say(f"{scenario} {name}: {done.rate:,.0f} jobs/s, {cpu:.1f} us/job")
+    return done.rate
+
+
+def measure(bench: Bench, variant: Variant, python: str = sys.executable) -> Drained:
+    """One round of a variant."""
     jobs = max(bench.sizes.jobs // variant.part, 100)
     keys = jobs // variant.each if variant.each else variant.keys
     load = Load(jobs, variant.task, variant.queue, keys=keys, argument=variant.argument)
     concurrency = bench.sizes.connections if variant.connections else bench.sizes.concurrency
     with (
         bench.database() as url,
-        crew(url, queues=[variant.queue], processes=variant.processes, concurrency=concurrency) as workers,
+        crew(
+            url,
+            queues=[variant.queue],
+            processes=variant.processes,
+            concurrency=concurrency,
+            python=python,
+        ) as workers,
     ):
         warm(workers, load)
-        done = drain(workers, load)
-    cpu = done.cpu / jobs * 1e6
-    if keep:
-        bench.add("drain", variant.name, "jobs/s", done.rate)
-        bench.add("drain", f"{variant.name} worker CPU", "us/job", cpu)
-        bench.say(f"drain {variant.name}: {done.rate:,.0f} jobs/s, {cpu:.1f} us/job")
-    return done.rate, cpu
+        return drain(workers, load)
