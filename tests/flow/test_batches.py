@@ -844,3 +844,19 @@ def test_a_batch_task_cannot_be_called_here_and_now() -> None:
     assert str(caught.value) == (
         "index takes a batch of jobs, which call() cannot supply. Run it with holdfast.testing"
     )
+
+
+def test_a_batch_task_needs_no_parentheses(app: Holdfast, kit: Kit) -> None:
+    class Local:
+        """A name of this function alone, which its annotation has to find."""
+
+    seen: list[int] = []
+
+    @app.batch_task
+    async def gathered(batch: Batch[int]) -> None:
+        assert Local
+        seen.extend(batch.values)
+
+    app.enqueue_many(gathered.job(n) for n in range(3))
+    kit.run_worker()
+    assert sorted(seen) == [0, 1, 2]

@@ -76,6 +76,12 @@ async def checkout(wf: Workflow, order_id: int, cents: int) -> str:
     return f"{charged} {len(skus)} {await child.result()}"
 
 
+@app.workflow
+async def greet(wf: Workflow, name: str) -> str:
+    """Without parentheses."""
+    return f"hello {name}"
+
+
 @app.workflow()
 def ship(wf: SyncWorkflow, order_id: int, label: str) -> str:
     """A plain def: it runs in a thread and reads from top to bottom."""

@@ -357,6 +357,15 @@ def test_terminate_asks_first_and_names_what_is_not_undone(
     assert (action, of["reason"], of["undone"]) == ("workflow terminate", "stuck", ["refund", "release"])
 
 
+def test_a_compensation_that_stands_ready_looks_like_no_step_that_ran(runs: Runs, call: Call) -> None:
+    grant = runs.claim(runs.start("order:1"))
+    runs.record(grant, Record("saga/release", "compensation", "done"), step("charge"))
+    lines = {line.split()[0]: line for line in call("show", "order:1").stdout.splitlines() if "|" in line}
+    assert lines["saga/release"].endswith("| if it fails")
+    assert "·" in lines["saga/release"]
+    assert "█" in lines["charge"]
+
+
 def test_an_ended_run_is_left_alone(runs: Runs, refused: Callable[..., str]) -> None:
     grant = runs.claim(runs.start("order:1"))
     end(runs, grant)

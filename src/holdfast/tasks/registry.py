@@ -1,12 +1,13 @@
 """Registry: where tasks and queues are declared, apart from any app."""
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Unpack
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 from ..errors import DuplicateTask, TaskDefinitionError
 from ..model.duration import Duration
 from ..model.queue import QueueRules
+from ..runtime.batch.items import Batch
 from ..runtime.handler import Gather
 from . import checks
 from .batching import BatchDecorator, analyse_batch, gather
@@ -18,6 +19,7 @@ from .queueing import QueueOptions, queue_rules
 from .signature import HandlerSignature, analyse
 from .task import Task, TaskDecorator
 
+T = TypeVar("T")
 _PLAIN = QueueRules()
 
 
@@ -56,19 +58,27 @@ class TaskRegistry:
         """Declare a task: `@billing.task` or `@billing.task(queue="mail", max_attempts=5)`."""
         return _Declare(self, {})
 
+    @overload
+    def batch_task(self, fn: Callable[[Batch[T]], Coroutine[Any, Any, None]], /) -> Task[[T], Any]: ...
+    @overload
+    def batch_task(self, fn: Callable[[Batch[T]], None], /) -> Task[[T], Any]: ...
+    @overload
     def batch_task(
-        self, *, size: int = 100, wait: Duration = 0.2, **options: Unpack[TaskOptions]
-    ) -> BatchDecorator:
+        self, /, *, size: int = 100, wait: Duration = 0.2, **options: Unpack[TaskOptions]
+    ) -> BatchDecorator: ...
+    def batch_task(
+        self, fn: Any = None, /, *, size: int = 100, wait: Duration = 0.2, **options: Unpack[TaskOptions]
+    ) -> Any:
         """Declare a task that is called once for many jobs: `@app.batch_task(size=100, wait=0.2)` over
         `async def index(batch: Batch[Doc]) -> None`; a producer says `index.enqueue(doc)`."""
         rule = gather(size, wait, options)
         task_settings(options)
 
-        def declare(fn: Any, /) -> Any:
-            signature = analyse_batch(fn, sys._getframe(1).f_locals)
+        def declare(fn: Any, /, local: Mapping[str, Any] | None = None) -> Any:
+            signature = analyse_batch(fn, sys._getframe(1).f_locals if local is None else local)
             return self._declare(signature, options, rule)
 
-        return declare
+        return declare if fn is None else declare(fn, sys._getframe(1).f_locals)
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
         """Declare a queue: `billing.queue("orders", ordering="key", on_dead_letter="block")`."""

@@ -12,7 +12,8 @@ from .timeline import Entry, Sent
 MOST = 200  # lines
 _LABEL = 36  # columns, at most
 _WAITS = ("sleep", "signal", "call", "child")
-_WORK, _WAIT, _BAD, _OPEN = "█", "░", "▓", "▒"
+_WORK, _WAIT, _BAD, _OPEN, _NOTED = "█", "░", "▓", "▒", "·"
+IF_IT_FAILS = "if it fails"
 FAR = 9000  # a year that means never
 
 
@@ -132,8 +133,8 @@ def drawn(run: RunView, entries: Sequence[Entry], width: int | None = None) -> I
             yield f"era {era}"
         end = entry.ended_at or run.now
         bar = scale.bar(entry.began_at, end, _ink(entry))
-        took = span((end - entry.began_at).total_seconds())
-        yield f"{_fit(_label(entry), label)} |{bar}| {took:>7}{_note(entry)}".rstrip()
+        took = f"{span((end - entry.began_at).total_seconds()):>7}{_note(entry)}"
+        yield f"{_fit(_label(entry), label)} |{bar}| {IF_IT_FAILS if is_noted(entry) else took}".rstrip()
     for name in waiting:
         bar = scale.bar(entries[-1].ended_at or run.now, run.now, _OPEN)
         yield f"{_fit(name, label)} |{bar}| waits"
@@ -163,7 +164,14 @@ def _fit(text: str, width: int) -> str:
     return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
+def is_noted(entry: Entry) -> bool:
+    """A compensation that stands ready. What runs it, if anything ever does, has a line of its own: undo/..."""
+    return entry.scope == "saga"
+
+
 def _ink(entry: Entry) -> str:
+    if is_noted(entry):
+        return _NOTED
     if entry.ended_at is None:
         return _OPEN
     if entry.outcome != "done":

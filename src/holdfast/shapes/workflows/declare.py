@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class WorkflowDecorator(Protocol):
-    """What `@app.workflow(...)` is."""
+    """What `@app.workflow(...)` returns."""
 
     @overload
     def __call__(
@@ -122,8 +122,16 @@ class Workflows(TaskRegistry):
 
     _events: Events
 
+    @overload
+    def workflow(
+        self, fn: Callable[Concatenate[Workflow, P], Coroutine[Any, Any, T]], /
+    ) -> WorkflowType[P, T]: ...
+    @overload
+    def workflow(self, fn: Callable[Concatenate[SyncWorkflow, P], T], /) -> WorkflowType[P, T]: ...
+    @overload
     def workflow(
         self,
+        /,
         *,
         version: int = 1,
         name: str | None = None,
@@ -131,7 +139,19 @@ class Workflows(TaskRegistry):
         max_history: int = MAX_HISTORY,
         sticky: Duration = STICKY,
         masked: Sequence[str] = (),
-    ) -> WorkflowDecorator:
+    ) -> WorkflowDecorator: ...
+    def workflow(
+        self,
+        fn: Any = None,
+        /,
+        *,
+        version: int = 1,
+        name: str | None = None,
+        queue: str = QUEUE,
+        max_history: int = MAX_HISTORY,
+        sticky: Duration = STICKY,
+        masked: Sequence[str] = (),
+    ) -> Any:
         """Declare a workflow: `@app.workflow(version=2)` over `async def checkout(wf: Workflow, order_id: int) -> str`.
 
         A run keeps the version it was started with; functions of one name and several versions stand side by side.
@@ -144,12 +164,12 @@ class Workflows(TaskRegistry):
         rules = Rules(max_history, checks.period(sticky, "sticky", fail))
         secrets = masked_names(masked)
 
-        def declare(fn: Any, /) -> Any:
-            signature = _signature(fn, sys._getframe(1).f_locals)
+        def declare(fn: Any, /, local: Mapping[str, Any] | None = None) -> Any:
+            signature = _signature(fn, sys._getframe(1).f_locals if local is None else local)
             full = checks.task_name(name, "the workflow's name", fail) if name else self._name_of(fn)
             return self._declare_workflow(full, version, queue, signature, rules, secrets)
 
-        return declare
+        return declare if fn is None else declare(fn, sys._getframe(1).f_locals)
 
     def _declare_workflow(
         self,
