@@ -25,6 +25,7 @@ from holdfast.egress import Client, Reply, SendFailed
 PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
 NAME = "hooks.good.example"
 CERTIFIED = (NAME, "rebind.good.example", "other.good.example")
+BACKLOG = 2048
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -85,7 +86,8 @@ async def serving(
 
     if tls is not None:
         tls.sni_callback = lambda _socket, name, _context: site.names.append(name)
-    server = await asyncio.start_server(serve, host, port, ssl=tls)
+    # Room for all that a test sends at once: what finds none is tried again by the kernel after 1, 3 and 7 seconds.
+    server = await asyncio.start_server(serve, host, port, ssl=tls, backlog=BACKLOG)
     site.port = server.sockets[0].getsockname()[1]
     try:
         yield site
