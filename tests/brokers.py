@@ -136,7 +136,7 @@ def redis_server() -> Server:
 class Rabbit(Server):
     """RabbitMQ, with a port mapper of its own: one that Erlang starts by itself would outlive the tests."""
 
-    def __init__(self, where: Path, port: int, mapper_port: int) -> None:
+    def __init__(self, where: Path, port: int, mapper_port: int, options: str = "") -> None:
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")},
             "HOME": str(where),
@@ -151,12 +151,18 @@ class Rabbit(Server):
             "RABBITMQ_PID_FILE": str(where / "pid"),
             "RABBITMQ_CONFIG_FILE": str(where / "none"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(where / "plugins"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{127,0,0,1}} +S 2:2 {options}",
         }
         (where / "plugins").write_text("[].\n")
         super().__init__(["/usr/lib/rabbitmq/bin/rabbitmq-server"], port, where, env)
         mapper = [program("epmd"), "-port", str(mapper_port), "-address", "127.0.0.1"]
         self._mapper = subprocess.Popen(mapper, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def control(self, *words: str) -> None:
+        """rabbitmqctl."""
+        subprocess.run(
+            ["/usr/lib/rabbitmq/bin/rabbitmqctl", *words], env=self._env, check=True, capture_output=True
+        )
 
     def end(self) -> None:
         super().end()
@@ -164,8 +170,9 @@ class Rabbit(Server):
         self._mapper.wait()
 
 
-def rabbit_server() -> Server:
-    server = Rabbit(folder("rabbit"), free_port(), free_port())
+def rabbit_server(options: str = "") -> Rabbit:
+    """`options`: of Erlang, such as `-rabbit max_message_size 1000`."""
+    server = Rabbit(folder("rabbit"), free_port(), free_port(), options)
     server.start()
     return server
 

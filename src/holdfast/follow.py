@@ -43,6 +43,24 @@ class LogRow(Protocol):
     def data(self) -> str | None: ...
 
 
+class BareRow(NamedTuple):
+    """An event without what it says: enough to note it, and small."""
+
+    position: int
+    seq: int
+    id: UUID
+    type: str
+    version: int
+    key: str | None
+    time: datetime
+    headers: None = None
+    data: None = None
+
+    @classmethod
+    def of(cls, row: LogRow) -> "BareRow":
+        return cls(row.position, row.seq, row.id, row.type, row.version, row.key, row.time)
+
+
 class OtherVersion(Exception):
     """An event that cannot be sent as the version that was asked for. The text says why."""
 
@@ -104,8 +122,8 @@ class Cursor(Protocol):
         """Keys with events that wait in order, and whether they are tried again by themselves. None: those without one."""
         ...
 
-    async def waiting(self, key: str | None, most: int) -> list[tuple[str, LogRow]]:
-        """Those of a key, in order, with the kind of each."""
+    async def waiting(self, key: str | None, most: int, after: int) -> list[tuple[str, LogRow]]:
+        """Those of a key after a position, in order, with the kind of each."""
         ...
 
     async def settle_waiting(self, done: Sequence[int], notes: Sequence[Note]) -> None:

@@ -120,6 +120,7 @@ class InMessage:
     key: str | None = None
     source: str = ""  # where exactly it was: a subject, a topic
     redelivered: bool = False
+    deliveries: int = 1  # how often it was given out, with this time; 1 where the broker does not count
 
 
 @runtime_checkable

@@ -134,6 +134,14 @@ class RabbitQueue(SourceBroker):
             channel = await connection.channel()
             await channel.declare_queue(self.name, durable=True)
 
+    async def create_quorum(self) -> None:
+        """Another one, which counts."""
+        self.name += "quorum"
+        self.made = f"rabbitmq_source({self.url!r}, queue={self.name!r})"
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue(self.name, durable=True, arguments={"x-queue-type": "quorum"})
+
     async def publish(self, messages: Sequence[Sent]) -> None:
         async with await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()

@@ -7,6 +7,7 @@ from typing import Any
 
 import nats
 import pytest
+from pydantic import BaseModel, field_validator
 from tests.conftest import await_until, within
 from tests.receiver.nats_server import nats_server
 from tests.receiver.test_consume import Listed, Order, working
@@ -15,6 +16,7 @@ from holdfast import Holdfast, InMessage, ReceivedMessage
 from holdfast.contrib.nats import nats as to_nats
 from holdfast.contrib.nats_source import nats_source
 from holdfast.shapes.receiver import store
+from holdfast.shapes.receiver.consume import services
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
 from holdfast.transport import OutMessage
@@ -71,6 +73,39 @@ async def test_a_message_that_cannot_be_read_is_set_aside_whatever_its_headers_a
 
     await akit.arun_worker()
     assert Counter(row["status"] for row in akit.jobs()) == {"dead_letter": 4}
+
+
+async def test_a_message_that_was_given_out_again_and_again_becomes_a_job_unseen(
+    app: Holdfast, akit: Kit
+) -> None:
+    """Perhaps its type is what ended the process each time. As a job it ends one of its own, and is given up."""
+    seen: list[int] = []
+
+    class Deadly(BaseModel):
+        order_id: int
+
+        @field_validator("order_id")
+        @classmethod
+        def dies(cls, value: int) -> int:
+            seen.append(value)
+            return value
+
+    listed = Listed(
+        InMessage("usual", b'{"order_id": 1}', 1),
+        InMessage("fifth", b'{"order_id": 5}', 5, redelivered=True, deliveries=5),
+        InMessage("sixth", b'{"order_id": 6}', 6, redelivered=True, deliveries=6),
+        InMessage("worse", b"no json", 7, redelivered=True, deliveries=7),
+    )
+
+    @app.consume("own", listed, Deadly)
+    async def ordered(message: ReceivedMessage[Deadly]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    await reader.catch_up()
+    assert seen == [1, 5]
+    found = {row["payload"]["message"]["id"]: row["status"] for row in akit.jobs()}
+    assert found == {"usual": "pending", "fifth": "pending", "sixth": "pending", "worse": "dead_letter"}
+    assert listed.log == ["open", "ack [1, 5, 6, 7]"]
 
 
 async def test_a_source_that_stops_says_so_also_when_nothing_can_be_given_back(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
 from tests.brokers import moto_server, nats_server, rabbit_server, redis_server
 from tests.conftest import await_until, within
 from tests.kafka_mock import kafka_server
@@ -196,6 +197,85 @@ async def test_what_is_released_or_left_open_comes_again_and_what_is_done_does_n
         await again.close()
     assert set(seen) == {"e2", "e3", "e4", "e5"}
     await nothing_left(broker)
+
+
+async def test_how_often_a_message_was_given_out_is_counted_where_the_broker_does(
+    broker: SourceBroker,
+) -> None:
+    counts = not isinstance(broker, KafkaQueue)
+    if isinstance(broker, RabbitQueue):
+        await broker.create_quorum()
+    await broker.publish([order(1, "k")])
+    source = broker.source
+    await source.open()
+    try:
+        for n in range(1, 4):
+            (one,) = await read(source, 1)
+            assert one.deliveries == (n if counts else 1)
+            assert one.redelivered == (counts and n > 1)
+            await source.release([one.receipt], delay=0.0)
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize("kind", ["nats"])
+async def test_a_stream_that_is_made_again_deals_no_ids_twice(servers: dict[str, Any], kind: str) -> None:
+    """Its numbers begin anew: what comes at a place that was known is another message."""
+    if kind not in servers:
+        servers[kind] = await asyncio.to_thread(nats_server)
+    broker = NatsQueue(servers[kind])
+    seen = []
+    for _ in range(2):
+        await broker.create()
+        await broker.publish([Sent(None, b'{"n": 1}'), Sent(None, b'{"n": 1}')])
+        source = broker.source
+        await source.open()
+        first = await read(source, 2)
+        await source.release([one.receipt for one in first], delay=0.0)
+        again = await read(source, 2)
+        await source.close()
+        assert sorted(one.id for one in first) == sorted(one.id for one in again)
+        seen += [one.id for one in first]
+        await broker._do(lambda js: js.delete_stream(broker.name))
+    assert len(set(seen)) == 4
+
+
+async def test_a_message_of_kafka_without_an_id_is_known_by_its_place_and_time(
+    servers: dict[str, Any],
+) -> None:
+    if "kafka" not in servers:
+        servers["kafka"] = await asyncio.to_thread(kafka_server)
+    broker = KafkaQueue(servers["kafka"])
+    await broker.create()
+    await broker.publish([Sent(None, b"{}", "k")])
+    seen = []
+    for _ in range(2):
+        source = broker.source
+        await source.open()
+        (one,) = await read(source, 1)
+        await source.close()
+        seen.append(one.id)
+    topic, _, offset, at = seen[0].split(":")
+    assert (topic, offset) == (broker.name, "0")
+    assert int(at) > 1_700_000_000_000
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("policy", ["none", "all"])
+async def test_a_consumer_of_nats_that_acknowledges_otherwise_is_refused(
+    servers: dict[str, Any], policy: str
+) -> None:
+    """With none, what a worker was given is lost with it; with all, one worker acknowledges for another."""
+    if "nats" not in servers:
+        servers["nats"] = await asyncio.to_thread(nats_server)
+    broker = NatsQueue(servers["nats"])
+    await broker.create()
+    config = ConsumerConfig(durable_name="shop", ack_policy=AckPolicy(policy))
+    await broker._do(lambda js: js.add_consumer(broker.name, config))
+    source = broker.source
+    with pytest.raises(ConfigurationError, match=f"acknowledges '{policy}': messages would be lost"):
+        await source.open()
+    await source.close()
 
 
 async def test_a_source_without_messages_waits_and_returns_none(broker: SourceBroker) -> None:

@@ -13,8 +13,11 @@ from tests.flow.test_run import working
 from tests.relays.conformance_brokers import RabbitBroker
 from tests.relays.support import STEADY, Memory, n_of, reaches
 
-from holdfast import Holdfast
+from holdfast import DatabaseUnavailable, Holdfast
+from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.model.backoff import Backoff
+from holdfast.shapes.events.follow import FollowedLog
+from holdfast.shapes.relays.breaker import Breaker
 from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
 from holdfast.transport import Confirmed, Outcome, OutMessage, Refused, RetryLater
@@ -68,6 +71,148 @@ async def test_it_stops_before_a_refused_event_also_where_others_lie_between(
     assert sorted({n_of(m) for m in memory.stored}) == [1, 2, 3]
 
 
+def stopped(akit: Kit) -> Any:
+    return akit.sql("SELECT position FROM holdfast.subscriptions WHERE status = 'paused'")
+
+
+async def test_it_stops_before_a_refused_event_however_many_keys_could_be_sent(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """Lanes behind the event are ready long before the one that stands before it."""
+    memory = Memory(lambda m: Refused("malformed", "no") if m.key == "bad" else None)
+    relay = out(app, memory, refused="stop", window=8)  # batches of two
+    publish(app, ("k", 1), ("k", 2), ("bad", 3), *[(f"x{n}", n) for n in range(4, 40)])
+    publish(app, ("k", 40))
+    async with working(akit):
+        await await_until(lambda: stopped(akit), "it stopped")
+        assert stopped(akit) == [{"position": 2}]
+        relay._verbs.skip("out")
+        memory.verdict = lambda m: Refused("malformed", "no") if n_of(m) == 40 else None
+        relay.resume()
+        await await_until(lambda: stopped(akit) == [{"position": 39}], "and before the next one")
+    assert list(dict.fromkeys(memory.of("k"))) == [1, 2]
+
+
+async def test_an_outage_of_the_database_does_not_make_it_stop_before_events_that_it_has_not_sent(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins anew at its position: what it knew of events behind it, it finds out again. Whoever skips the event at which
+    it stands would skip another one."""
+    memory = Memory(lambda m: Refused("malformed", "no") if m.key == "bad" else None)
+    out(app, memory, refused="stop")
+    publish(app, ("k", 1), ("k", 2), ("bad", 3))
+    advance = FollowedLog.advance
+    lost: list[Any] = []
+
+    async def once(cursor: Any, *arguments: Any) -> None:
+        if relays[-1]._bad is not None and not lost:
+            lost.append(relays[-1]._bad)
+            raise DatabaseUnavailable("it went away")
+        await advance(cursor, *arguments)
+
+    monkeypatch.setattr(FollowedLog, "advance", once)
+    async with working(akit):
+        await await_until(lambda: stopped(akit), "it stopped")
+        assert stopped(akit) == [{"position": 2}]
+    assert lost
+    assert list(dict.fromkeys(memory.of("k"))) == [1, 2]
+
+
+async def test_it_does_not_spin_while_the_trial_of_a_dead_destination_is_on_its_way(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    memory = Memory(lambda _: RetryLater("nobody there"))
+    out(app, memory)
+    publish(app, ("a", 1))
+    async with working(akit):
+        await await_until(lambda: bool(relays) and relays[-1]._breaker.is_open, "its breaker is open")
+        memory.gate.clear()
+
+        def tried() -> bool:
+            return bool(memory.in_flight) and relays[-1]._breaker.until < time.monotonic()
+
+        await await_until(tried, "the trial hangs")
+        pause = relays[-1]._pause()
+        assert pause is None or pause > 0.01
+        memory.verdict = lambda _: None
+        memory.gate.set()
+        await reaches(akit, 1)
+
+
+async def test_batches_that_fail_together_are_one_attempt(akit: Kit) -> None:
+    class Cursor:
+        name = "out"
+
+        async def say_trouble(self, what: str) -> None: ...
+
+    cursor: Any = Cursor()
+    breaker = Breaker(cursor, Backoff(first=1.0, cap=1000.0))
+    away = RetryLater("nobody there")
+    await breaker.failed(away, 10.0, 9.0)
+    first = breaker.until
+    for n in range(3):
+        await breaker.failed(away, 11.0 + n, 9.5)
+    assert breaker.until == first
+    await breaker.failed(away, 20.0, 19.0)
+    assert breaker.until > first, "a trial is another one"
+
+
+async def test_nothing_is_sent_on_a_lease_that_ends_before_the_reply(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal took most of the lease that it got: another may have the relay before the message has arrived."""
+    memory = Memory()
+    out(app, memory)
+    publish(app, ("a", 1))
+    slow = True
+    monkeypatch.setattr(FollowedLog, "certain_for", lambda cursor: 0.1 if slow else cursor.lease)
+    async with working(akit):
+        await await_until(lambda: len(relays) > 1, "it begins anew")
+        assert memory.tried == []
+        slow = False
+        await reaches(akit, 1)
+    assert memory.of("a") == [1]
+
+
+async def test_an_event_without_a_key_that_waits_aside_holds_up_none_of_the_others(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    busy = {1, 2, 3, 4}
+    memory = Memory(lambda m: RetryLater("throttled", scope="key") if n_of(m) in busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[(None, n) for n in range(1, 10)])
+    async with working(akit):
+        await reaches(akit, 9)
+        assert {f.position for f in relay.failures()} == {1, 2, 3, 4}
+        busy.remove(3)
+        await await_until(lambda: {f.position for f in relay.failures()} == {1, 2, 4}, "the third is sent")
+        busy.clear()
+        await await_until(lambda: not relay.failures(), "all are sent")
+        await await_until(lambda: not relays[-1]._aside._due, "nothing waits")
+        aside = relays[-1]._aside
+        assert [len(one) for one in (aside._again, aside._tries, aside._since)] == [0, 0, 0]
+    assert sorted(memory.of(None)) == list(range(1, 10))
+
+
+async def test_what_waits_behind_a_key_is_not_kept_in_memory(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """One event holds up the position, and a parked key goes on growing."""
+    memory = Memory(lambda m: Refused("forbidden", "no") if m.key == "b" else None)
+    out(app, memory)
+    publish(app, ("b", 1))
+    async with working(akit):
+        await reaches(akit, 1)
+        memory.gate.clear()
+        publish(app, ("a", 2), *[("b", n) for n in range(3, 13)])
+        await await_until(lambda: len(relays[-1]._lanes) >= 11, "all are read")
+        notes = [item for item in relays[-1]._lanes._all if item.note is not None]
+        assert len(notes) == 10
+        assert not any(item.row or (item.note and item.note.row.data) for item in notes)
+        memory.gate.set()
+        await reaches(akit, 12)
+
+
 async def test_it_waits_and_does_not_spin_while_nothing_can_be_sent(
     app: Holdfast, akit: Kit, relays: list[Relay]
 ) -> None:
@@ -106,7 +251,7 @@ async def test_headers_of_an_event_cannot_speak_for_the_relay(
     out(app, memory)
     hostile = {
         "ce-subject": "mallory", "CE-ID": "mine", "ce-time": "x", "source": "/shop",
-        "Trace": "t", "a b": "no token", "nul": "a\r\nb",
+        "Trace": "t", "a b": "no token", "nul": "a\r\nb", "Content-Type": "text/html",
     }  # fmt: skip
     app.publish("counted", {"n": 1}, headers=hostile)
     async with working(akit):
@@ -155,8 +300,8 @@ async def test_an_event_that_comes_while_its_key_becomes_free_goes_behind_and_is
         look = type(aside._cursor).waiting
         late: list[Any] = []
 
-        async def waiting(cursor: Any, key: str | None, most: int) -> Any:
-            found = await look(cursor, key, most)
+        async def waiting(cursor: Any, key: str | None, most: int, after: int) -> Any:
+            found = await look(cursor, key, most, after)
             if not found and not late:
                 late.append(await app.apublish("counted", {"n": 99}, key="b"))
                 before = aside._noted["b"]
@@ -188,6 +333,36 @@ async def test_headers_that_rabbitmq_routes_by_are_left_out() -> None:
         assert outcomes == [Confirmed()]
     finally:
         broker.server.end()
+
+
+@pytest.mark.long
+async def test_a_message_for_which_rabbitmq_ends_the_channel_is_refused_and_its_neighbours_are_not() -> None:
+    """All that are on their way are lost with the channel. The one that did it would do it again, for ever."""
+    server = rabbit_server("-rabbit max_message_size 20000")
+    broker = RabbitBroker(server)
+    try:
+        await asyncio.to_thread(server.control, "set_topic_permissions", "guest", "amq.topic", "^ok", ".*")
+        queue = await broker.destination("q")
+        direct, topic = broker.transport(), rabbitmq(broker.url, exchange="amq.topic")
+
+        async def sent(transport: Any, *messages: OutMessage) -> list[Outcome]:
+            await transport.open()
+            found = await transport.publish(messages, timeout=within(5))
+            await transport.close()
+            return list(found)
+
+        def made(n: int, to: str, size: int = 2) -> OutMessage:
+            return OutMessage(f"e{n}", n, "t", f"k{n}", to, {}, b"x" * size)
+
+        outcomes = await sent(direct, made(1, queue), made(2, queue, 20_001), made(3, queue, 20_000))
+        assert outcomes[1] == Refused("too_large", "20001 bytes, and the broker takes 20000")
+        assert not any(isinstance(outcomes[n], Refused) for n in (0, 2))
+        assert await sent(direct, made(3, queue, 20_000)) == [Confirmed()]
+        forbidden, other = await sent(topic, made(4, "no.1"), made(5, "ok.1"))
+        assert forbidden == Refused("forbidden", "publishing to no.1 is not allowed")
+        assert not isinstance(other, Refused) or other.reason == "unroutable"
+    finally:
+        server.end()
 
 
 class DeafTransport(Memory):

@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace as replaced
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from botocore.exceptions import ClientError
 from tests.brokers import moto_server
 from tests.relays.conformance_brokers import SqsBroker, aws, drained
 from tests.relays.test_transports import message, send
@@ -103,6 +105,38 @@ def test_a_failed_entry_of_a_call_is_no_success() -> None:
         7: RetryLater("InternalError: "),
         9: RetryLater("the reply says nothing of it", unknown=True),
     }
+
+
+@pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue", "BatchRequestTooLong"])
+async def test_a_call_that_is_refused_for_one_message_refuses_that_one_alone(
+    broker: SqsBroker, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    to = await broker.destination("call")
+    transport = sqs(endpoint_url=broker.url, session=aws())
+    await transport.open()
+    client: Any = transport._clients.sqs  # type: ignore[attr-defined]
+    send_batch = client.send_message_batch
+
+    def picky(**call: Any) -> Any:
+        if any("bad" in entry["MessageBody"] for entry in call["Entries"]):
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, "SendMessageBatch")
+        return send_batch(**call)
+
+    monkeypatch.setattr(client, "send_message_batch", picky)
+    batch = [message(to, n, f"k{n}") for n in range(1, 5)]
+    batch[1] = replaced(batch[1], body=b"bad")
+    outcomes = await transport.publish(batch, timeout=30)
+    await transport.close()
+    assert [type(outcome) for outcome in outcomes] == [Confirmed, Refused, Confirmed, Confirmed]
+
+
+async def test_a_header_of_the_event_is_not_the_type_of_the_message(broker: SqsBroker) -> None:
+    to = await broker.destination("type")
+    sent = replaced(message(to, 1), headers={"content-type": "text/plain", "ce-id": "x"})
+    await send(sqs(endpoint_url=broker.url, session=aws()), sent)
+    url = broker.client().get_queue_url(QueueName=to)["QueueUrl"]
+    (found,) = await asyncio.to_thread(drained, broker.client(), url)
+    assert found["MessageAttributes"]["content-type"]["StringValue"] == sent.content_type
 
 
 async def test_what_is_no_fifo_queue_is_refused_and_addresses_are_read(broker: SqsBroker) -> None:

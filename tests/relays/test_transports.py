@@ -13,9 +13,9 @@ import nats as nats_client
 import pytest
 import redis.asyncio
 import redis.exceptions
-from nats.js.api import StreamConfig
+from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server, folder, free_port, nats_server, program, redis_server
-from tests.conftest import QUICK
+from tests.conftest import QUICK, await_until
 from tests.flow.test_run import working
 from tests.relays.support import reaches
 
@@ -179,6 +179,94 @@ def test_a_subject_without_rights_is_refused_and_others_are_not() -> None:
         server.end()
 
 
+async def test_a_subject_that_is_full_holds_up_its_key_alone(nats_broker: Server) -> None:
+    url, name = f"nats://127.0.0.1:{nats_broker.port}", f"s{uuid4().hex}"
+    client = await nats_client.connect(url)
+    limits: dict[str, Any] = {
+        "max_msgs_per_subject": 1,
+        "discard": DiscardPolicy.NEW,
+        "discard_new_per_subject": True,
+    }
+    await client.jetstream().add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], **limits))
+    await client.close()
+    outcomes = await send(nats(url), *[message(f"{name}.{n % 2}", n, f"k{n % 2}") for n in range(2)])
+    assert [type(outcome) for outcome in outcomes] == [Confirmed, Confirmed]
+    full, other = await send(nats(url), message(f"{name}.0", 3, "k0"), message(f"{name}.3", 4, "k3"))
+    assert full == RetryLater("maximum messages per subject exceeded", scope="key")
+    assert isinstance(other, Confirmed)
+
+
+def test_headers_count_where_the_server_takes_little() -> None:
+    """A message that is too large with its headers would end the connection, and come again for ever."""
+    server = nats_server("max_payload: 4096")
+    url = f"nats://127.0.0.1:{server.port}"
+
+    async def main() -> None:
+        client = await nats_client.connect(url)
+        await client.jetstream().add_stream(StreamConfig(name="S", subjects=["s.>"]))
+        await client.close()
+        transport = nats(url)
+        await transport.open()
+        large = replace(message("s.2", 2, "b"), headers={"Trace": "x" * 4000}, body=b"{}")
+        outcomes = await transport.publish([message("s.1", 1), large, message("s.3", 3, "c")], timeout=10)
+        assert [type(outcome) for outcome in outcomes] == [Confirmed, Refused, Confirmed]
+        assert isinstance(outcomes[1], Refused)
+        assert outcomes[1].reason == "too_large"
+        least, most = 3000, 4096  # up to the last byte that the server takes
+        while most - least > 1:
+            size = (least + most) // 2
+            (found,) = await transport.publish(
+                [replace(message("s.4", 4, "d"), body=b"x" * size)], timeout=10
+            )
+            least, most = (size, most) if isinstance(found, Confirmed) else (least, size)
+            assert isinstance(found, Confirmed | Refused), "the connection stays"
+        await transport.close()
+        assert 3800 < least < 4096
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.end()
+
+
+def test_an_inbox_without_rights_is_named_when_it_is_opened() -> None:
+    server = nats_server(
+        'authorization { users = [{user: relay, password: right, permissions: {publish: ">", subscribe: "other.>"}}] }'
+    )
+
+    async def main() -> None:
+        transport = nats(f"nats://relay:right@127.0.0.1:{server.port}")
+        with pytest.raises(ConnectionError, match=r"(?i)permissions violation for subscription"):
+            await transport.open()
+        await transport.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.end()
+
+
+async def test_many_subjects_without_a_stream_are_refused_in_one_batch(
+    nats_broker: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is asked about, all at once: one after the other they would outlast the batch."""
+    transport: Any = nats(f"nats://127.0.0.1:{nats_broker.port}")
+    ask, asked, most = transport._has_no_stream, [], []
+
+    async def slowly(subject: str, timeout: float) -> bool:
+        asked.append(subject)
+        most.append(len(asked))
+        found: bool = await ask(subject, timeout)
+        await await_until(lambda: len(most) == 20, "all are asked about")
+        return found
+
+    monkeypatch.setattr(transport, "_has_no_stream", slowly)
+    nowhere = f"nowhere{uuid4().hex}"
+    outcomes = await send(transport, *[message(f"{nowhere}.{n}", n, f"k{n}") for n in range(20)])
+    assert outcomes[0] == Refused("unroutable", f"no stream has the subject {nowhere}.0")
+    assert {type(outcome) for outcome in outcomes} == {Refused}
+
+
 def test_what_a_stream_says_is_read_as_it_is_meant() -> None:
     assert outcome_of(b'{"stream":"S","seq":7,"duplicate":true}') == Confirmed(duplicate=True, receipt="S:7")
     too_large = (
@@ -253,6 +341,69 @@ async def test_positions_are_ids_in_redis_and_nothing_is_stored_twice(redis_brok
     ]
     (wrong,) = await send(transport, message(f"{stream}:text", 1))
     assert wrong == Refused("unroutable", f"{stream}:text is no stream")
+
+
+async def stored_in(url: str, stream: str) -> list[tuple[str, str]]:
+    async with redis.asyncio.Redis.from_url(url, decode_responses=True) as client:
+        entries: Any = await client.xrange(stream)
+    return [(place, fields["id"]) for place, fields in entries if "id" in fields]
+
+
+async def test_events_that_a_stream_of_redis_never_had_are_stored_behind_its_last_entry(
+    redis_broker: Server,
+) -> None:
+    """Of a relay that was reset to before its beginning, of a second relay, of another database."""
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    transport = redis_streams(url)
+    first = [message(stream, n) for n in (5, 8)]
+    await send(transport, *first)
+    again = [message(stream, n) for n in (3, 6)]  # never sent before
+    other = message(stream, 5)  # of another log
+    assert await send(transport, *again, other) == [Confirmed()] * 3
+    assert await send(transport, *again, other, *first) == [Confirmed(duplicate=True)] * 5
+    await send(transport, message(stream, 9))
+    found = await stored_in(url, stream)
+    assert [place for place, _ in found] == ["5-0", "8-0", "8-1", "8-2", "8-3", "9-0"]
+    assert [event for _, event in found][:5] == [m.id for m in (*first, *again, other)]
+
+
+async def test_a_stream_of_redis_that_others_write_to_gets_every_event_once(redis_broker: Server) -> None:
+    """Ids that Redis makes by its clock are higher than all positions."""
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    async with redis.asyncio.Redis.from_url(url) as client:
+        for n in range(3):
+            await client.xadd(stream, {"other": n})
+        await client.xtrim(stream, maxlen=1)
+    transport = redis_streams(url)
+    messages = [message(stream, n) for n in (1, 2, 3)]
+    assert await send(transport, *messages) == [Confirmed()] * 3
+    assert await send(transport, *messages) == [Confirmed(duplicate=True)] * 3
+    assert [event for _, event in await stored_in(url, stream)] == [m.id for m in messages]
+
+
+async def test_what_was_read_and_deleted_in_redis_is_not_stored_again(redis_broker: Server) -> None:
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    transport = redis_streams(url)
+    messages = [message(stream, n) for n in range(1, 7)]
+    await send(transport, *messages)
+    async with redis.asyncio.Redis.from_url(url) as client:
+        await client.xdel(stream, "1-0", "2-0", "4-0")
+        assert await send(transport, *messages) == [Confirmed(duplicate=True)] * 6
+        await client.xtrim(stream, minid="6-0")
+        assert await send(transport, *messages) == [Confirmed(duplicate=True)] * 6
+        await client.xtrim(stream, maxlen=0)
+        assert await send(transport, *messages) == [Confirmed(duplicate=True)] * 6
+        assert await client.xlen(stream) == 0
+
+
+async def test_nothing_of_a_stream_is_stored_behind_one_that_redis_cannot_take(redis_broker: Server) -> None:
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    transport = redis_streams(url, max_bytes=100)
+    large = replace(message(stream, 1), body=b"x" * 101)
+    outcomes = await send(transport, large, message(stream, 2), message(stream, 3, "other"))
+    assert isinstance(outcomes[0], Refused)
+    assert [type(outcome) for outcome in outcomes[1:]] == [RetryLater, RetryLater]
+    assert await stored_in(url, stream) == []
 
 
 async def test_entries_of_a_batch_are_cut_where_each_ends_in_redis(redis_broker: Server) -> None:

@@ -1,9 +1,10 @@
 """What becomes of a delivery and its endpoint, reply by reply, against a server that can do all of it."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -158,6 +159,76 @@ def test_410_disables_at_once_and_cancels_what_is_pending(app: Holdfast, kit: Ki
     assert len(site.of("/gone")) == 2, "nothing is sent to it, and nothing new is made for it"
     assert len(hooks.deliveries(tenant="acme", endpoint=gone.id)) == 2
     assert {job["status"] for job in kit.jobs("holdfast.webhook")} <= {"completed", "cancelled"}
+
+
+def test_a_reply_may_end_its_delivery_or_its_endpoint_where_that_is_allowed(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    hooks = ready(app, kit, site, delivery_control=True)
+    made = {
+        path: hooks.endpoints.create(tenant="acme", url=site.url(path))
+        for path in ("/abort", "/disable", "/ok")
+    }
+    headers = {"/abort": "Webhook-Delivery: abort-message", "/disable": "webhook-delivery: disable"}
+    site.answer = lambda request: (
+        reply(422, headers[request.path]) if request.path in headers else reply(200, headers["/disable"])
+    )
+    app.publish("order.paid", {"n": 1}, headers=ACME)
+    kit.run_worker()
+    found = {delivery.endpoint_id: delivery for delivery in hooks.deliveries(tenant="acme")}
+    ends = {path: (found[one.id].status, found[one.id].reason) for path, one in made.items()}
+    assert ends == {
+        "/abort": ("failed", "HTTP 422: the endpoint asks for no further attempt"),
+        "/disable": ("failed", "HTTP 422: the endpoint asks to be disabled"),
+        "/ok": ("delivered", None),
+    }
+    assert [attempt.status for attempt in found[made["/abort"].id].attempts] == [422]
+    states = {path: state(kit, one) for path, one in made.items()}
+    assert {path: row["status"] for path, row in states.items()} == {
+        "/abort": "active", "/disable": "disabled", "/ok": "active"
+    }  # fmt: skip
+    assert states["/disable"]["disabled_reason"] == "asked_for"
+    assert states["/abort"]["failing_since"] is None, "it is there, and says what it wants"
+    kit.clock.advance(4400)
+    kit.run_worker()
+    assert len(site.of("/abort")) == len(site.of("/disable")) == 1
+
+
+@pytest.mark.parametrize("said", ["abort-message", "disable", "anything"])
+def test_without_it_a_reply_says_nothing_by_its_headers(said: str) -> None:
+    found = Reply(422, {"webhook-delivery": said}, b"", None, 0.1)
+    assert judge(found, 0, NOW) == judge(Reply(422, {}, b"", None, 0.1), 0, NOW)
+    odd = Reply(422, {"webhook-delivery": "abort-message, disable"}, b"", None, 0.1)
+    assert judge(odd, 0, NOW, control=True) == judge(odd, 0, NOW)
+
+
+@pytest.mark.parametrize("oversized", ["truncate", "fail"])
+def test_a_body_of_more_than_256_kib_is_not_sent(
+    app: Holdfast, kit: Kit, site: Site, oversized: Literal["truncate", "fail"]
+) -> None:
+    sizes = {1: 262_144, 2: 262_145}
+    hooks = ready(
+        app, kit, site, oversized=oversized, payload=lambda event: {"x": "y" * (sizes[event.data["n"]] - 8)}
+    )
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    published = [app.publish("order.paid", {"n": n}, headers=ACME) for n in sizes]
+    kit.run_worker()
+    bodies = {request.headers["webhook-id"]: request.body for request in site.requests}
+    assert len(bodies[str(published[0].id)]) == 262_144
+    second, first = hooks.deliveries(tenant="acme")
+    assert first.status == "delivered"
+    if oversized == "fail":
+        reason = "too large: its body is 262,145 bytes, and 262,144 may be sent"
+        assert (second.status, second.reason, len(bodies)) == ("failed", reason, 1)
+        return
+    assert second.status == "delivered"
+    sent = json.loads(bodies[str(published[1].id)])
+    assert sent.pop("timestamp").endswith("Z")
+    assert sent == {"type": "order.paid", "id": str(published[1].id), "data": None, "truncated": True}
+    assert made.secret is not None
+    assert {verified(request, made.secret.value) for request in site.requests} == {
+        str(p.id) for p in published
+    }
 
 
 def test_the_schedule_is_followed_to_its_end_with_one_id(app: Holdfast, kit: Kit, site: Site) -> None:

@@ -178,9 +178,10 @@ def _message(one: Any) -> InMessage:
         for name, value in (one.headers() or [])
     }
     place = (one.topic(), one.partition(), one.offset())
+    at = one.timestamp()[1]  # a topic that is deleted and made again deals the same offsets
     key = one.key()
     return InMessage(
-        id=headers.get("ce-id") or "{}:{}:{}".format(*place),
+        id=headers.get("ce-id") or "{}:{}:{}:{}".format(*place, at),
         body=one.value() or b"",
         receipt=place,
         headers=headers,
@@ -192,5 +193,6 @@ def _message(one: Any) -> InMessage:
 def kafka_source(config: Config, *, topics: Sequence[str]) -> KafkaSource:
     """Read topics of Kafka: `kafka_source({"bootstrap.servers": "127.0.0.1:9092", "group.id": "shop"}, topics=["orders"])`.
 
-    `config` is that of librdkafka. The id is the header `ce-id`, else topic, partition and offset; the key is its own."""
+    `config` is that of librdkafka. The id is the header `ce-id`, else topic, partition, offset and time; the key is its
+    own."""
     return KafkaSource(config, topics)

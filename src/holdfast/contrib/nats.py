@@ -9,6 +9,7 @@ import contextlib
 import json
 import re
 import ssl
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -44,7 +45,10 @@ _SERVERS = (
     "nats-"  # what a header begins with that the server takes for an order: to empty a stream, to expire
 )
 CONNECT = 5.0  # seconds
-HEADERS = 2048  # bytes that are left for them
+_BRIEF = 0.5  # seconds that a question has, however late it is
+_MOST_HEADERS = 16 * 1024  # bytes: those of an event are half of it at most
+_HEAD = len("NATS/1.0\r\n\r\n")  # of all headers, beside their lines
+_LINE = len(": \r\n")
 
 
 class _Batch:
@@ -155,7 +159,11 @@ class _Nats:
             raise
         self._client = client
         self._inbox = client.new_inbox()
+        self._last_error = ""  # of servers that were tried before this one
         await client.subscribe(f"{self._inbox}.*", cb=self._answered)
+        await client.flush(int(CONNECT))
+        if self._last_error:  # a missing right: without the inbox nothing is ever acknowledged
+            raise ConnectionError(self._last_error)
 
     async def _heard(self, error: Exception) -> None:
         """A forbidden subject is reported here, and gets no answer."""
@@ -189,6 +197,7 @@ class _Nats:
         client = self._client
         if client is None or not client.is_connected:
             return [RetryLater("the connection was lost", unknown=True)] * len(batch)
+        deadline = time.monotonic() + timeout
         found = _Batch(len(batch))
         for place, message in enumerate(batch):
             await self._send(client, found, place, message)
@@ -198,7 +207,7 @@ class _Nats:
         outcomes = [late if outcome is None else outcome for outcome in found.outcomes]
         if found.left:
             await self._lost()
-        await self._find_unroutable(batch, outcomes, timeout)
+        await self._find_unroutable(batch, outcomes, max(deadline - time.monotonic(), _BRIEF))
         return outcomes
 
     async def _send(self, client: "Client", batch: _Batch, place: int, message: OutMessage) -> None:
@@ -206,7 +215,7 @@ class _Nats:
         subject = message.destination
         if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}.":
             return batch.put(place, Refused("malformed", f"{subject[:200]!r} is no subject"))
-        most = min(self.capabilities.max_bytes, client.max_payload - HEADERS)
+        most = self.capabilities.max_bytes
         if len(message.body) > most:
             return batch.put(
                 place, Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
@@ -216,6 +225,11 @@ class _Nats:
         headers["Content-Type"] = message.content_type
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
+        taken = client.max_payload  # more, with the headers, and the server ends the connection
+        if len(message.body) > taken - _MOST_HEADERS and (size := _size(message.body, headers)) > taken:
+            return batch.put(
+                place, Refused("too_large", f"{size} bytes with its headers, and {taken} may be sent")
+            )
         self._asked += 1
         token = str(self._asked)
         self._waiting[token] = (batch, place, subject)
@@ -229,14 +243,13 @@ class _Nats:
     ) -> None:
         """Nobody answered for a subject. It is refused only where the server says that no stream has it: while a leader is
         elected nobody answers either."""
-        known: dict[str, bool] = {}
-        for n, (message, outcome) in enumerate(zip(batch, outcomes, strict=True)):
-            if outcome == NO_STREAM:
-                subject = message.destination
-                if subject not in known:
-                    known[subject] = await self._has_no_stream(subject, timeout)
-                if known[subject]:
-                    outcomes[n] = Refused("unroutable", f"no stream has the subject {subject}")
+        nobody = [n for n, outcome in enumerate(outcomes) if outcome == NO_STREAM]
+        subjects = list(dict.fromkeys(batch[n].destination for n in nobody))
+        known = await asyncio.gather(*(self._has_no_stream(subject, timeout) for subject in subjects))
+        absent = {subject for subject, is_absent in zip(subjects, known, strict=True) if is_absent}
+        for n in nobody:
+            if (subject := batch[n].destination) in absent:
+                outcomes[n] = Refused("unroutable", f"no stream has the subject {subject}")
 
     async def _has_no_stream(self, subject: str, timeout: float) -> bool:
         client = self._client
@@ -284,6 +297,11 @@ class _Nats:
         return dedup.total_seconds() if isinstance(dedup, timedelta) else 0.0
 
 
+def _size(body: bytes, headers: Mapping[str, str]) -> int:
+    """As the server counts."""
+    return len(body) + _HEAD + sum(len(name) + len(value) + _LINE for name, value in headers.items())
+
+
 def outcome_of(answer: bytes) -> Outcome:
     """What a stream said."""
     try:
@@ -300,7 +318,7 @@ def outcome_of(answer: bytes) -> Outcome:
         return Refused("too_large", text)
     if code in _WRONG:
         return Refused("unroutable", text)
-    return RetryLater(text)
+    return RetryLater(text, scope="key" if "per subject" in text else "destination")
 
 
 async def _end(client: "Client") -> None:

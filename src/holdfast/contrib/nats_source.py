@@ -72,7 +72,13 @@ class NatsSource:
             raise ConnectionError(f"NATS cannot be reached: {why}") from None
         stream = self._client.jetstream(timeout=_ENDS_WITHIN)
         try:
-            await stream.consumer_info(self._stream, self._durable)
+            about = await stream.consumer_info(self._stream, self._durable)
+            policy = getattr(about.config.ack_policy, "value", about.config.ack_policy)
+            if policy != AckPolicy.EXPLICIT.value:
+                raise ConfigurationError(
+                    f"the consumer {self._durable} of stream {self._stream} acknowledges {policy!r}: messages would be "
+                    "lost. Delete it, and it is made anew, or name another one: durable="
+                )
         except NotFoundError:
             config = ConsumerConfig(
                 durable_name=self._durable,
@@ -120,7 +126,8 @@ class NatsSource:
     def _message(self, one: "Msg") -> InMessage:
         headers = {name.lower(): value for name, value in (one.headers or {}).items()}
         at = one.metadata
-        place = f"{at.stream}:{at.sequence.stream}"
+        # With its time: a stream that is deleted and made again deals the same numbers.
+        place = f"{at.stream}:{at.sequence.stream}:{at.timestamp.timestamp():.6f}"
         return InMessage(
             id=next((headers[name] for name in _IDS if headers.get(name)), place),
             body=one.data,
@@ -129,6 +136,7 @@ class NatsSource:
             key=unquote(headers.get("ce-subject", "")) or None,  # attributes are percent-encoded in headers
             source=one.subject,
             redelivered=(at.num_delivered or 1) > 1,
+            deliveries=at.num_delivered or 1,
         )
 
 
@@ -143,6 +151,6 @@ def nats_source(
 ) -> NatsSource:
     """Read a JetStream stream: `@app.consume("orders", nats_source(URL, stream="ORDERS", durable="shop"), Order)`.
 
-    A message has the id of its header `ce-id` or `Nats-Msg-Id`, else its place in the stream. `subject` is the filter of a
-    consumer that is made here. One that is not acknowledged within `ack_wait` comes again."""
+    A message has the id of its header `ce-id` or `Nats-Msg-Id`, else its place and time in the stream. `subject` is the
+    filter of a consumer that is made here. One that is not acknowledged within `ack_wait` comes again."""
     return NatsSource(url, stream, durable, subject, credentials, seconds(ack_wait, "ack_wait", least=1.0))

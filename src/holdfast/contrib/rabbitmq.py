@@ -7,6 +7,7 @@ the order.
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,9 @@ _ROUTES = (
     "BCC",
 )  # headers that the broker takes for more routing keys; a text in them ends the channel
 CLOSING = 1.0
+# What the broker says of one message when it ends the channel, and all that were on their way with it.
+_LARGER = re.compile(r"message size \d+ is larger than \D*(\d+)")
+_NOT_ALLOWED = re.compile(r"access to topic '(.*?)' in exchange")
 
 
 def rabbitmq(
@@ -91,7 +95,8 @@ class _Rabbit:
         try:
             await asyncio.wait(sending, timeout=timeout)
             late = RetryLater(f"no confirm within {timeout:g} s", unknown=True)
-            return [task.result() if task.done() else late for task in sending]
+            outcomes = [task.result() if task.done() else late for task in sending]
+            return list(map(_blamed, batch, outcomes))
         finally:
             left = [task for task in sending if not task.done()]
             for task in left:
@@ -140,6 +145,17 @@ class _Rabbit:
                 with contextlib.suppress(Exception):
                     await channel.close()
         return Health(True)
+
+
+def _blamed(message: OutMessage, outcome: Outcome) -> Outcome:
+    """The channel was closed for one message: that one is refused, however many were lost with it."""
+    if not isinstance(outcome, RetryLater):
+        return outcome
+    if (found := _LARGER.search(outcome.reason)) is not None and len(message.body) > int(found[1]):
+        return Refused("too_large", f"{len(message.body)} bytes, and the broker takes {found[1]}")
+    if (found := _NOT_ALLOWED.search(outcome.reason)) is not None and message.destination == found[1]:
+        return Refused("forbidden", f"publishing to {message.destination} is not allowed")
+    return outcome
 
 
 def _library() -> Any:

@@ -102,7 +102,13 @@ def _message(one: Any, queue: str) -> InMessage:
         headers=headers,
         source=f"{queue}:{one.routing_key}",
         redelivered=bool(one.redelivered),
+        deliveries=1 + _count((one.headers or {}).get("x-delivery-count")),
     )
+
+
+def _count(found: object) -> int:
+    """How often it was given out before, which quorum queues count."""
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
 
 
 def rabbitmq_source(

@@ -1,7 +1,8 @@
 """Redis Streams: `redis_streams("redis://127.0.0.1:6379")`. Needs the extra `redis`.
 
 The position of an event in the log is its id in the stream, so the stream itself knows what it has: one script per batch
-drops what was sent before and appends the rest. Nothing is stored twice, however late a try is. A stream is for one relay.
+drops what was sent before and appends the rest. Nothing is stored twice, however late a try is. A stream is for one relay:
+where somebody else has written higher ids, or the relay was reset to events that it never sent, those follow the last entry.
 """
 
 import asyncio
@@ -32,36 +33,52 @@ MOST_BYTES = 8 * 2**20
 LATE = timedelta(days=7)
 ERA_BITS = 44  # an id is the era, then the position: the ids of a new era are higher than all before
 
-# Appends to one stream what it does not have. KEYS: the stream. ARGV: 1 or 0 for making the stream, most entries (0: all),
+# Appends to one stream what it does not have. What has a higher id than the last entry is new. Anything else is looked for
+# by its id: what the stream never had is appended under the last id, and a key of its own knows it for a while. What is not
+# there any more, because it was trimmed or deleted, was there.
+#
+# KEYS: the stream. ARGV: 1 or 0 for making the stream, most entries (0: all),
 # seconds that late ids are known; then numbers and texts of all messages, in one argument each, because the client takes
 # half a microsecond for an argument. The numbers of a message: 1 or 0 for late, how many names and values it has, the length
 # of its id in the stream and of each of them, 4 bytes each. Returns 1 (stored) or 0 (was there) for each; false: no stream.
 SCRIPT = """
 local stream, make, most, known = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local numbers, texts = ARGV[4], ARGV[5]
-local last = '0-0'
+local about = {['last-generated-id'] = '0-0', length = 0}
 if redis.call('EXISTS', stream) == 1 then
     local info = redis.call('XINFO', 'STREAM', stream)
-    for n = 1, #info, 2 do
-        if info[n] == 'last-generated-id' then last = info[n + 1] end
-    end
+    for n = 1, #info, 2 do about[info[n]] = info[n + 1] end
 elseif make == '0' then
     return false
 end
-local high = tonumber(string.match(last, '^(%d+)'))
+local function first_part(name) return tonumber(string.match(about[name], '^(%d+)')) end
+local high = first_part('last-generated-id')
+local gone, length, added = math.huge, about['length'], about['entries-added']  -- the last one from Redis 7 on
+if added == length or high % 2^44 > 10^12 then  -- nothing was deleted, or ids of a clock: another has made them
+    gone = -1
+elseif added and length > 0 then
+    gone = math.max(first_part('max-deleted-entry-id'), first_part('recorded-first-entry-id'))
+end
+local function event_at(place)
+    local found = redis.call('XRANGE', stream, place .. '-0', place .. '-0')[1]
+    return found and found[2][2]
+end
 local done, n, start = {}, 1, 1
 while n <= #numbers do
     local late, count, length = struct.unpack('>I4I4I4', numbers, n)
     local place = string.sub(texts, start, start + length - 1)
     n, start = n + 12, start + length
     local at, id = tonumber(place), nil
-    if late == 1 then
-        local mark = stream .. ':late:' .. place
-        if redis.call('SET', mark, '1', 'NX', 'EX', known) then
+    if late == 0 and at > high then
+        id, high = place .. '-0', at
+    else
+        local name, value = struct.unpack('>I4I4', numbers, n)  -- the first is its id
+        local event = string.sub(texts, start + name, start + name + value - 1)
+        local there = at <= high and event_at(place)
+        local was_there = there == event or (late == 0 and not there and at <= gone)
+        if not was_there and redis.call('SET', stream .. ':late:' .. event, '1', 'NX', 'EX', known) then
             id = string.format('%.0f', high) .. '-*'
         end
-    elseif at > high then
-        id, high = place .. '-0', at
     end
     local entry
     if most > 0 then
@@ -159,10 +176,7 @@ class _Redis:
         outcomes: list[Outcome | None] = [self._too_large(message) for message in batch]
         streams: dict[str, list[int]] = {}
         for n, message in enumerate(batch):
-            if outcomes[n] is None:
-                streams.setdefault(message.destination, []).append(n)
-            elif message.destination in streams:
-                streams[message.destination].append(n)
+            streams.setdefault(message.destination, []).append(n)
         async with asyncio.timeout(timeout):
             for stream, members in streams.items():
                 found = await self._append(stream, self._until_refused(members, outcomes), batch)

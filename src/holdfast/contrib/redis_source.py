@@ -73,7 +73,7 @@ class RedisSource:
                 self._group, self._consumer, {self._stream: ">"}, count=limit, block=block
             )
         entries: list[Any] = found[0][1] if found else []
-        return [self._message(place, fields, again=False) for place, fields in entries]
+        return [self._message(place, fields, 1) for place, fields in entries]
 
     async def _claimed(self, limit: int) -> list[InMessage]:
         """What was given to somebody, and not acknowledged for too long."""
@@ -90,7 +90,17 @@ class RedisSource:
         self._from, entries = found[0], found[1]
         if self._from == b"0-0" and not entries:
             self._look_at = time.monotonic() + self._idle / 2
-        return [self._message(place, fields, again=True) for place, fields in entries if fields]
+        counts = await self._deliveries([place for place, _ in entries])
+        return [self._message(place, fields, counts.get(place, 2)) for place, fields in entries if fields]
+
+    async def _deliveries(self, places: Sequence[bytes]) -> dict[bytes, int]:
+        """How often each was given out. There may be others between them: of some it stays unknown."""
+        if not places:
+            return {}
+        found = await self._client.xpending_range(
+            self._stream, self._group, min=places[0], max=places[-1], count=2 * len(places)
+        )
+        return {one["message_id"]: one["times_delivered"] for one in found}
 
     async def ack(self, receipts: Sequence[Any]) -> None:
         async with asyncio.timeout(_ENDS_WITHIN):
@@ -110,7 +120,7 @@ class RedisSource:
             )
         self._look_at = min(self._look_at, time.monotonic() + delay)
 
-    def _message(self, place: bytes, fields: Mapping[bytes, bytes], *, again: bool) -> InMessage:
+    def _message(self, place: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> InMessage:
         text = {_text(name).lower(): value for name, value in fields.items()}
         headers = {
             name.removeprefix("header-"): _text(value)
@@ -125,7 +135,8 @@ class RedisSource:
             headers=headers,
             key=_text(text["key"]) if text.get("key") else None,
             source=self._stream,
-            redelivered=again,
+            redelivered=deliveries > 1,
+            deliveries=deliveries,
         )
 
 

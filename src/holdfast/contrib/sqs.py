@@ -261,7 +261,7 @@ def cut(batch: Sequence[OutMessage], members: Sequence[int]) -> list[list[int]]:
 
 
 def _attributes(message: OutMessage) -> dict[str, dict[str, str]]:
-    headers = {"content-type": message.content_type, **message.headers}
+    headers = {**message.headers, "content-type": message.content_type}
     first = sorted(headers, key=lambda name: not (name.startswith("ce-") or name == "content-type"))
     kept = [name for name in first if headers[name]][:ATTRIBUTES]
     return {name: {"DataType": "String", "StringValue": headers[name]} for name in kept}
@@ -292,9 +292,11 @@ def _send(
         else:
             reply = clients.sqs.send_message_batch(QueueUrl=clients.url_of(to), Entries=entries)
     except Exception as error:  # noqa: BLE001 whatever it says
-        if code_of(error) in _LARGE and len(members) > 1:  # the service counts more bytes than we do
+        outcome = outcome_of(error, to)
+        of_one = isinstance(outcome, Refused) and outcome.reason in ("too_large", "malformed")
+        if of_one and len(members) > 1:  # which of them? Or all are too many bytes, as the service counts
             return {n: o for one in members for n, o in _send(clients, batch, [one], deadline).items()}
-        return dict.fromkeys(members, outcome_of(error, to))
+        return dict.fromkeys(members, outcome)
     return outcomes_of(reply, members)
 
 

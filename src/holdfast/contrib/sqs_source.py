@@ -84,7 +84,10 @@ class SqsSource:
             if "StringValue" in found
         }
         about, body = one.get("Attributes", {}), one["Body"].encode()
-        given = about.get("MessageDeduplicationId", "")
+        given, deliveries = (
+            about.get("MessageDeduplicationId", ""),
+            int(about.get("ApproximateReceiveCount", 1)),
+        )
         if given == hashlib.sha256(body).hexdigest():  # of its content: two equal messages may both be meant
             given = ""
         return InMessage(
@@ -94,7 +97,8 @@ class SqsSource:
             headers=headers,
             key=about.get("MessageGroupId"),
             source=self._queue,
-            redelivered=int(about.get("ApproximateReceiveCount", 1)) > 1,
+            redelivered=deliveries > 1,
+            deliveries=deliveries,
         )
 
 

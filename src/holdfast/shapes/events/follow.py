@@ -180,10 +180,10 @@ class FollowedLog:
     async def waiting_keys(self) -> dict[str | None, bool]:
         return await self._database.arun(lambda: store.waiting_keys(self.owned.name))
 
-    async def waiting(self, key: str | None, most: int) -> list[tuple[str, LogRow]]:
+    async def waiting(self, key: str | None, most: int, after: int) -> list[tuple[str, LogRow]]:
         def flow() -> Flow[list[tuple[str, LogRow]]]:
             found: list[tuple[str, LogRow]] = []
-            for failure in (yield from store.waiting_failures(self.owned.name, key, most)):
+            for failure in (yield from store.waiting_failures(self.owned.name, key, most, after)):
                 try:
                     found.append((failure.kind, (yield from store.failed_event(failure))))
                 except EventsGone:

@@ -409,9 +409,9 @@ SELECT f.key, (array_agg(f.kind ORDER BY f.position))[1] <> 'parked'
 FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' GROUP BY f.key;
 
 -- name: waiting_failures
--- Those of a key, in order. $1 subscription, $2 key (NULL: those without one), $3 most
+-- Those of a key, in order. $1 subscription, $2 key (NULL: those without one), $3 most, $4 after this position
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
-FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.key IS NOT DISTINCT FROM $2::text AND f.kind <> 'skipped'
+FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.key IS NOT DISTINCT FROM $2::text AND f.kind <> 'skipped' AND f.position > $4::bigint
 ORDER BY f.position LIMIT $3::int;
 
 -- name: retry_failures

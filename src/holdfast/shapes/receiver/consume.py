@@ -1,7 +1,9 @@
 """Reads a broker in every worker: one transaction per batch, and the acknowledgement after its commit.
 
 A message that comes again, because the acknowledgement was lost or the process died before it, is dropped by its id. What
-cannot be read becomes a dead letter in the same transaction, so that a bad message never stops the ones behind it.
+cannot be read becomes a dead letter in the same transaction, so that a bad message never stops the ones behind it. One that
+was given out again and again, because the process that read it ended, becomes a job as it is: a job that ends processes runs
+in one of its own, and is a dead letter after a few.
 """
 
 import asyncio
@@ -40,6 +42,9 @@ _FULL = 1.0  # seconds between two looks at a queue that is full
 _ASKED_EACH = 10.0  # seconds between two questions how many messages wait
 _KEY_BYTES = 512
 _ID = re.compile("[!-~]{1,256}")
+DELIVERIES = (
+    5  # of a message, after which its type is no longer asked here: perhaps it ends the process each time
+)
 
 
 class Reader(Service):
@@ -196,7 +201,9 @@ class Reader(Service):
                 data, attributes = opened(data)
                 headers |= attributes
                 key = attributes.get("ce-subject") or key
-            made = self._intake.message(found, headers, message.body, data, now)
+            made = self._intake.message(
+                found, headers, message.body, data, now, judged=message.deliveries <= DELIVERIES
+            )
         except (InvalidMessage, InvalidPayload, TooLarge) as error:
             return self._intake.unreadable(found, headers, message.body, str(error), now)
         key = key or headers.get("ce-subject")

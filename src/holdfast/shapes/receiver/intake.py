@@ -107,10 +107,18 @@ class Intake:
         return made
 
     def message(
-        self, message_id: str, headers: Mapping[str, str], body: bytes, data: Any, now: datetime
+        self,
+        message_id: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        data: Any,
+        now: datetime,
+        *,
+        judged: bool = True,
     ) -> NewMessage:
-        """A message that was read. What does not fit its type has a fault, and is kept all the same."""
-        key, fault = self._judged(data)
+        """A message that was read. What does not fit its type has a fault, and is kept all the same. `judged=False`: its
+        type, which may be code of the user, is left to the job."""
+        key, fault = self._judged(data) if judged else self._keyed(data)
         if key is not None:
             dump(key, "key")  # InvalidPayload: half a character, or NUL
         whole = {self.parameter: envelope(self.target.source, message_id, now, kept_headers(headers), data)}
@@ -133,6 +141,9 @@ class Intake:
             return None, storable(f"InvalidMessage: the message does not fit its type: {error}", 2000)
         except Exception as error:  # noqa: BLE001 a validator is the user's code
             return None, storable(f"InvalidMessage: its type failed: {describe(error).summary}", 2000)
+        return self._keyed(data)
+
+    def _keyed(self, data: Any) -> tuple[str | None, str | None]:
         try:
             return None if self.key is None else self.key.key_of(data), None
         except InvalidMessage as error:

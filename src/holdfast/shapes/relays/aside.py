@@ -2,6 +2,7 @@
 
 The rows are failures of the subscription, as those of a projection are. A key waits as long as one of its events does: what
 is read of it meanwhile waits behind. One that was spilled is tried again by itself, one that was parked waits for people.
+Events without a key wait for none of the others: each is tried again by itself.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from .spec import Spec
 
 PAGE = 50
 SOON = 0.1  # seconds, while what waits is not stored yet
+Lane = str | int  # a key, or the position of an event without one
 
 
 class Aside:
@@ -30,8 +32,9 @@ class Aside:
         self._clock = clock  # it stands still while the destination is unreachable
         self._held: set[str] = set()
         self._due: dict[str | None, float] = {}  # which are tried again, and when
-        self._tries: Counter[str | None] = Counter()
-        self._since: dict[str | None, float] = {}  # when the first of each began to fail, as seen here
+        self._again: dict[int, float] = {}  # the same of events without a key, by position
+        self._tries: Counter[Lane] = Counter()
+        self._since: dict[Lane, float] = {}  # when the first of each began to fail, as seen here
         self._noted: Counter[str | None] = Counter()  # ever
         self._unstored: Counter[str | None] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -56,8 +59,9 @@ class Aside:
         if key is not None:
             self._held.add(key)
         if note.kind == "spilled":
-            self._due.setdefault(key, time.monotonic() + self._spec.retry.delay(1))
-            self._since.setdefault(key, self._clock())
+            due = time.monotonic() + self._spec.retry.delay(1)
+            self._due[key] = min(due, self._due.get(key, due))
+            self._since.setdefault(_lane(note.row), self._clock())
 
     def stored(self, notes: Sequence[Note]) -> None:
         for note in notes:
@@ -86,22 +90,28 @@ class Aside:
             task.result()
 
     async def _empty(self, key: str | None) -> None:
-        """Send what waits of a key, until nothing does or one fails."""
+        """Send what waits of a key, until nothing does or one fails. Those without a key are all tried that are due."""
+        after = 0
         while True:
             noted, unstored = self._noted[key], self._unstored[key]
-            rows = await self._cursor.waiting(key, PAGE)
+            rows = await self._cursor.waiting(key, PAGE, after)
             if not rows:
-                if unstored or self._noted[key] != noted:
+                if key is None and self._again:
+                    self._due[None] = min(self._again.values())
+                elif unstored or self._noted[key] != noted:
                     self._due[key] = time.monotonic() + SOON
                 else:  # nothing can have been stored since: the key is free again
                     self._forget(key)
                 return
+            if key is None:
+                after = rows[-1][1].position
+                rows = [one for one in rows if self._again.get(one[1].position, 0.0) <= time.monotonic()]
             if not await self._send(key, rows):
                 return
 
     def _forget(self, key: str | None) -> None:
         for kept in (self._due, self._tries, self._since, self._noted, self._unstored):
-            kept.pop(key, None)
+            kept.pop(key, None)  # type: ignore[arg-type]  # of no key: they have none, or have it by None
         if key is not None:
             self._held.discard(key)
 
@@ -118,7 +128,7 @@ class Aside:
             outcome = await self._outcome(kind, row)
             if isinstance(outcome, Confirmed):
                 done.append(row.position)
-                self._begin_anew(key)
+                self._begin_anew(row)
                 continue
             note, go_on = self._verdict(key, row, outcome)
             notes.append(note)
@@ -138,33 +148,44 @@ class Aside:
 
     def _verdict(self, key: str | None, row: LogRow, outcome: Outcome | str) -> tuple[Note, bool]:
         """What is noted of one that was not sent, and whether the next of its key may be."""
+        lane = _lane(row)
         if isinstance(outcome, str):
+            self._begin_anew(row)
             return Note(row, "skipped", outcome), True
-        if isinstance(outcome, RetryLater) and not self._gives_up(key, outcome):
-            self._tries[key] += 1
-            wait = self._spec.retry.delay(self._tries[key]) if outcome.after is None else outcome.after
-            self._due[key] = time.monotonic() + min(wait, 300.0)
-            return Note(row, "spilled", outcome.reason), False
+        if isinstance(outcome, RetryLater) and not self._gives_up(lane, outcome):
+            self._tries[lane] += 1
+            wait = self._spec.retry.delay(self._tries[lane]) if outcome.after is None else outcome.after
+            again = time.monotonic() + min(wait, 300.0)
+            if alone := key is None and outcome.scope == "key":
+                self._again[row.position] = again
+            else:
+                self._due[key] = again
+            return Note(row, "spilled", outcome.reason), alone
         assert not isinstance(outcome, Confirmed)
         error = said(outcome, self._spec)
-        self._begin_anew(key)
+        self._begin_anew(row)
         if key is None or row.data is None or self._spec.refused == "skip":
             return Note(row, "skipped", error), True
         self._due.pop(key, None)
         return Note(row, "parked", error), False
 
-    def _gives_up(self, key: str | None, outcome: RetryLater) -> bool:
+    def _gives_up(self, lane: Lane, outcome: RetryLater) -> bool:
         longest = self._spec.retry_for
         if outcome.scope != "key":  # while the destination is unreachable nothing is counted
-            self._since.pop(key, None)
+            self._since.pop(lane, None)
             return False
-        failed_for = self._clock() - self._since.setdefault(key, self._clock())
+        failed_for = self._clock() - self._since.setdefault(lane, self._clock())
         return longest is not None and failed_for >= longest
 
-    def _begin_anew(self, key: str | None) -> None:
-        """The next of it has not failed yet."""
-        self._tries.pop(key, None)
-        self._since.pop(key, None)
+    def _begin_anew(self, row: LogRow) -> None:
+        """The next of its key has not failed yet."""
+        self._tries.pop(_lane(row), None)
+        self._since.pop(_lane(row), None)
+        self._again.pop(row.position, None)
+
+
+def _lane(row: LogRow) -> Lane:
+    return row.position if row.key is None else row.key
 
 
 def said(outcome: RetryLater | Refused, spec: Spec) -> str:

@@ -19,6 +19,7 @@ class Breaker:
         self._retry = retry
         self._attempts = 0
         self._since = 0.0
+        self._opened_at = 0.0
         self._away = 0.0  # seconds of outages that are over
         self.until = 0.0  # the next try
 
@@ -35,10 +36,13 @@ class Breaker:
         return (self._since if self.is_open else now) - self._away
 
     async def failed(self, outcome: RetryLater, now: float, sent_at: float) -> None:
-        """`sent_at`: when what failed was sent. It was away by then, however long it took to be found out."""
+        """`sent_at`: when what failed was sent. It was away by then, however long it took to be found out. Several batches
+        that were on their way are one attempt."""
+        if self.is_open and sent_at < self._opened_at:
+            return
         self._attempts += 1
         if self._attempts == 1:
-            self._since = sent_at
+            self._since, self._opened_at = sent_at, now
         wanted = self._retry.delay(self._attempts) if outcome.after is None else outcome.after
         self.until = now + min(wanted, LONGEST)
         telemetry.emit(

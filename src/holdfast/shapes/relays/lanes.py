@@ -82,7 +82,7 @@ class Lanes:
 
     def add_done(self, item: Item) -> None:
         """An event that is not sent, or the end of a page."""
-        item.done = True
+        item.row, item.done = None, True  # many may be noted while one holds up the cursor
         self._all.append(item)
 
     def take(self, most: int, now: float, below: int | None = None) -> list[Item]:
@@ -93,12 +93,15 @@ class Lanes:
                 lane.retry_at = 0.0
                 self._ready[lane.name] = lane
         taken: list[Item] = []
-        for name, lane in list(islice(self._ready.items(), most)):
-            if below is not None and lane.items[lane.sent].position >= below:
-                continue
-            del self._ready[name]
+        ready = islice(self._ready.items(), None if below is not None else most)
+        for name, lane in list(ready):
             room = most - len(taken) if self._prefix else 1
-            found = [lane.items[n] for n in range(lane.sent, min(len(lane.items), lane.sent + room))]
+            found = list(islice(lane.items, lane.sent, lane.sent + room))
+            if below is not None:  # lanes that may not send stay ready, in front of others
+                found = [item for item in found if item.position < below]
+                if not found:
+                    continue
+            del self._ready[name]
             lane.sent += len(found)
             taken += found
             if self._prefix and lane.sent < len(lane.items):
@@ -134,9 +137,7 @@ class Lanes:
         assert item.message is not None
         self.unsent -= 1
         self.bytes -= len(item.message.body)
-        item.message, item.lane, item.note, item.done = None, None, note, True
-        if note is None:
-            item.row = None
+        item.row, item.message, item.lane, item.note, item.done = None, None, None, note, True
 
     def again(self, items: list[Item]) -> None:
         """They were sent and are not known to be stored: their lanes begin with them again, when `wait` lets them."""

@@ -130,7 +130,7 @@ def headers_of(row: LogRow, event_id: str) -> dict[str, str]:
         found = {
             name: value
             for name, value in own.items()
-            if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value) and not name.lower().startswith("ce-")
+            if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value) and not _is_ours(name.lower())
         }
     found["ce-id"] = event_id
     found["ce-type"] = row.type
@@ -138,6 +138,10 @@ def headers_of(row: LogRow, event_id: str) -> dict[str, str]:
     if row.key is not None:
         found["ce-subject"] = _subject(row.key)
     return found
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("ce-") or name == "content-type"
 
 
 @lru_cache(_KEYS)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ... import failpoints, telemetry
 from ...errors import LeaseLost
-from ...follow import Cursor, LogPage, LogRow, Note
+from ...follow import BareRow, Cursor, LogPage, LogRow, Note
 from ...transport import Confirmed, Outcome, RetryLater
 from .aside import Aside, said
 from .breaker import Breaker
@@ -45,7 +45,6 @@ class Relay:
         self._reading: asyncio.Task[LogPage | None] | None = None
         self._moving: asyncio.Task[None] | None = None
         self._breaker = Breaker(cursor, spec.retry)
-        self._bad: tuple[LogRow, str] | None = None  # where it is to stop, and why
         self._begin()
 
     def _begin(self) -> None:
@@ -53,6 +52,7 @@ class Relay:
         self._lanes = Lanes(cursor.position, cursor.seq, prefix=self._able.in_flight == "prefix")
         self._read_to = (cursor.position, cursor.seq)
         self._notes: list[Note] = []
+        self._bad: tuple[LogRow, str] | None = None  # where it is to stop, and why
         self._moved_at = time.monotonic()
         self._aside = Aside(self._spec, cursor, self._link, self._maker, self._breaker.clock)
 
@@ -127,7 +127,7 @@ class Relay:
         for row in page.events:
             item = Item(row.position, row.seq, row)
             if row.key is not None and self._aside.holds(row.key):
-                self._pass_noted(item, Note(row, "behind"))
+                self._pass_noted(item, Note(BareRow.of(row), "behind"))
                 continue
             try:
                 item.message = self._maker.message(row)
@@ -184,7 +184,7 @@ class Relay:
         clock says so: then the database is asked."""
         if self._cursor.certain_for() <= self._timeout:
             await self._cursor.renew()
-            if self._cursor.certain_for() <= 0:
+            if self._timeout >= self._cursor.certain_for():  # the renewal itself took that long
                 raise LeaseLost
 
     def _pause(self) -> float | None:
@@ -192,7 +192,9 @@ class Relay:
         now, due = time.monotonic(), []
         retry = self._lanes.next_retry()
         if self._breaker.is_open:
-            due.append(self._breaker.until)
+            if not self._waves:  # else the trial tells
+                ready = self._lanes.has_ready()
+                due.append(self._breaker.until if ready or retry is None else max(self._breaker.until, retry))
         elif (
             retry is not None
             and len(self._waves) < self._most_waves
@@ -288,12 +290,12 @@ class Relay:
             position=row.position,
             error=error,
         )
-        return Note(row, "skipped" if policy == "skip" or row.key is None else "parked", error)
+        return Note(BareRow.of(row), "skipped" if policy == "skip" or row.key is None else "parked", error)
 
     def _set_aside_behind(self, row: LogRow) -> None:
         """What was read of a key whose event waits aside waits behind it."""
         if row.key is not None and (behind := self._lanes.waits_behind(row.key)):
-            notes = [Note(item.row, "behind") for item in behind if item.row is not None]
+            notes = [Note(BareRow.of(item.row), "behind") for item in behind if item.row is not None]
             self._lanes.drop(behind, notes)
             for note in notes:
                 self._aside.noted(note)
@@ -309,7 +311,7 @@ class Relay:
                 self._spill_lane(lane)
 
     def _spill_lane(self, lane: Lane) -> None:
-        rows = [item.row for item in lane.items if item.row is not None]
+        rows = [BareRow.of(item.row) for item in lane.items if item.row is not None]
         telemetry.emit(
             "relay.spilled",
             level=logging.WARNING,

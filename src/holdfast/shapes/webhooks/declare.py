@@ -3,13 +3,14 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args
 from uuid import UUID
 
 from ...db.database import Database
 from ...egress import Egress, load
 from ...errors import TaskDefinitionError
-from ...follow import Follower, LogRow, Start
+from ...follow import Cursor, Follower, LogRow, Start
 from ...model.duration import Duration
 from ...runtime.job import Job
 from ...runtime.service import Service
@@ -27,7 +28,7 @@ from .fan_out import FanOut
 from .model import Json
 from .ranges import Ranges
 from .service import Upkeep
-from .spec import DAY, MOST_ATTEMPTS, SCHEDULE, Format, Spec
+from .spec import DAY, MOST_ATTEMPTS, SCHEDULE, Format, Oversized, Spec
 from .store import ORDERED, QUEUE
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Hooking(TaskRegistry, Generic[WebhooksT]):
         keep_body: bool = False,
         start: Start = "now",
         as_version: Sequence[type] = (),
+        oversized: Oversized = "truncate",
+        delivery_control: bool = False,
     ) -> WebhooksT:
         """Send events to the endpoints of tenants: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`.
 
@@ -74,23 +77,21 @@ class Hooking(TaskRegistry, Generic[WebhooksT]):
         which addresses may be called. `payload`: the body: "standard", "cloudevents", or a function of the event.
         `retention`: how long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply.
         `as_version`: event classes; older events of their types are upcast to them, and the delivery of a newer one fails.
+        `oversized`: what is sent instead of a body of more than 256 KiB: its type, time and id ("truncate"), or nothing, and
+        the delivery fails ("fail"). `delivery_control`: a reply that is no success may end its delivery, or disable its
+        endpoint, by the header `webhook-delivery`.
         """
         if isinstance(on, str | type):
             raise TaskDefinitionError(f"webhooks: on must be a list, such as [{on!r}]")
         spec = _spec(tenant, schedule, disable_after, egress, payload, retention, keep_body)
+        spec = _with(spec, oversized, delivery_control)
         where = sys._getframe(1)
         place = Place(where.f_code.co_filename, where.f_lineno, f"{NAME}:{where.f_lineno}")
-        followed = self._follow(
-            Follower(
-                NAME,
-                "webhooks",
-                on,
-                start,
-                True,
-                place,
-                lambda cursor: FanOut(spec, self._database_of_app, cursor),
-            )
-        )
+
+        def fan_out(cursor: Cursor) -> FanOut:
+            return FanOut(spec, self._database_of_app, cursor)
+
+        followed = self._follow(Follower(NAME, "webhooks", on, start, True, place, fan_out))
         sent = self._rows_as("webhooks", as_version)
         deliverer = Deliverer(spec, self._database_of_app, self._cloudevent_of, self._event_of, sent)
 
@@ -123,6 +124,18 @@ def services(database: Database, tasks: TaskSet) -> list[Service]:
             load()  # now, and not while jobs run
         found += [Upkeep(database, spec, deliverer), Ranges(database, spec)]
     return found
+
+
+def _with(spec: Spec, oversized: Any, delivery_control: Any) -> Spec:
+    if oversized not in get_args(Oversized):
+        raise TaskDefinitionError(
+            f"webhooks: oversized must be {' or '.join(map(repr, get_args(Oversized)))}, not {shown(oversized)}"
+        )
+    if not isinstance(delivery_control, bool):
+        raise TaskDefinitionError(
+            f"webhooks: delivery_control must be True or False, not {shown(delivery_control)}"
+        )
+    return replace(spec, oversized=oversized, delivery_control=delivery_control)
 
 
 def _spec(

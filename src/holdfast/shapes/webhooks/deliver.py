@@ -19,7 +19,7 @@ from ...model.signals import Cancel, DeadLetter, Retry, Snooze
 from ...runtime.job import Job
 from . import request, store
 from .loading import Loader
-from .spec import Spec
+from .spec import MOST_BODY, Spec
 from .store import Ready, Stored
 from .verdict import Verdict, judge
 
@@ -160,6 +160,11 @@ class Deliverer:
             )
             raise Retry(str(error)) from None
         body, content_type = self._body(event, ready.era)
+        if len(body) > MOST_BODY:
+            if self._spec.oversized == "fail":
+                reason = f"too large: its body is {len(body):,} bytes, and {MOST_BODY:,} may be sent"
+                self._drop(job, endpoint, "failed", reason)
+            body, content_type = request.truncated_body(event), request.JSON
         now = datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
         headers = request.headers_of(str(ready.event_id), int(now.timestamp()), body, secrets, content_type)
         base = {"url": ready.url, "request": request.request_head(own, headers, len(body))}
@@ -171,7 +176,7 @@ class Deliverer:
             self._note(job, endpoint, base | {"kind": "unknown", "error": "unknown", "ms": took})
             raise
         failpoints.point("webhooks.sent")
-        verdict = judge(result, ready.refused, now)
+        verdict = judge(result, ready.refused, now, control=self._spec.delivery_control)
         if telemetry.audible(logging.DEBUG):
             telemetry.emit(
                 "webhook.attempted", level=logging.DEBUG, result=verdict.kind, endpoint=str(endpoint)
@@ -188,7 +193,7 @@ class Deliverer:
 
     def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {
-            "kind": verdict.kind,
+            "kind": verdict.kind if verdict.blames else "unknown",  # of the endpoint nothing is known by it
             "why": verdict.why,
             "error": verdict.error,
             "detail": verdict.detail,

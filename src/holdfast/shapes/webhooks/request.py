@@ -32,6 +32,13 @@ def made_body(made: object, event: Stored) -> bytes:
     return json.dumps(dict(made), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def truncated_body(event: Stored) -> bytes:
+    """What is sent instead of a body that is too large: what happened and when, and by which id the receiver may ask."""
+    time = event.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    found = {"type": event.type, "timestamp": time, "id": str(event.id), "data": None, "truncated": True}
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
 def secrets_of(ready: Ready, endpoint: UUID, ring: KeyRing) -> list[str]:
     """Those that sign now, the newest first."""
     found = zip(ready.secret_ids or (), ready.secret_keys or (), ready.secrets or (), strict=True)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..events.event import Event
 
 Format = Literal["standard", "cloudevents"]
+Oversized = Literal["truncate", "fail"]
 Tenant = "str | Callable[[Event[Any]], str | None]"
 Payload = "Callable[[Event[Any]], Mapping[str, Any]] | Format"
 
@@ -18,6 +19,7 @@ SCHEDULE = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 8640
 LONGEST_STEP = 3600.0  # between two attempts at an endpoint in order, whose other events of the key wait
 MOST_ATTEMPTS = 1000
 DAY = 86400.0
+MOST_BODY = 256 * 1024  # bytes of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Spec:
     payload: "Callable[[Event[Any]], Mapping[str, Any]] | Format" = "standard"
     retention: int = 30  # days
     keep_body: bool = False
+    delivery_control: bool = False  # a reply may say what becomes of its delivery
+    oversized: Oversized = "truncate"
 
     @property
     def tenant_header(self) -> str:

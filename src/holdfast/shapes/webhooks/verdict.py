@@ -19,10 +19,12 @@ class Verdict:
     wait: float | None = None  # seconds that the server asked for
     disable: str | None = None  # why the endpoint is disabled
     is_final: bool = False  # no further attempt, whatever is left
+    blames: bool = True  # the endpoint, for the failure
 
 
-def judge(result: Reply | SendFailed, refused: int, now: datetime) -> Verdict:
-    """`refused`: how often in a row the address of this delivery was refused before."""
+def judge(result: Reply | SendFailed, refused: int, now: datetime, *, control: bool = False) -> Verdict:
+    """`refused`: how often in a row the address of this delivery was refused before. `control`: a reply that is no success
+    may say in its header `webhook-delivery` that there is to be no further attempt, or to disable the endpoint."""
     if isinstance(result, SendFailed):
         if result.kind == "refused_address" and refused + 1 >= MOST_REFUSED:
             return Verdict(
@@ -37,6 +39,13 @@ def judge(result: Reply | SendFailed, refused: int, now: datetime) -> Verdict:
     status = result.status
     if 200 <= status < 300:
         return Verdict("delivered")
+    asked = result.headers.get("webhook-delivery", "").strip().lower() if control else ""
+    if asked == "disable":
+        why = f"HTTP {status}: the endpoint asks to be disabled"
+        return Verdict("failed", why, disable="asked_for", is_final=True)
+    if asked == "abort-message":
+        why = f"HTTP {status}: the endpoint asks for no further attempt"
+        return Verdict("failed", why, is_final=True, blames=False)
     if 300 <= status < 400:
         return Verdict(
             "failed", f"HTTP {status}: a redirect is not followed, change the URL of the endpoint", "redirect"

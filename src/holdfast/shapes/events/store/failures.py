@@ -69,8 +69,8 @@ def waiting_keys(name: str) -> Statement[dict[str | None, bool]]:
     return named("waiting_event_keys", (name,), lambda rows: {row[0]: row[1] for row in rows})
 
 
-def waiting_failures(name: str, key: str | None, most: int) -> Statement[list[Failure]]:
-    return named("waiting_failures", (name, key, most), lambda rows: [Failure(*row) for row in rows])
+def waiting_failures(name: str, key: str | None, most: int, after: int) -> Statement[list[Failure]]:
+    return named("waiting_failures", (name, key, most, after), lambda rows: [Failure(*row) for row in rows])
 
 
 def retry_failures(name: str, key: str | None) -> Statement[int]:
