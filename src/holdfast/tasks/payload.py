@@ -63,6 +63,29 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
     return text
 
 
+def stored_order(value: Any) -> Any:
+    """The value with the keys of its objects in the order in which jsonb returns them: the shortest first, by bytes. Code
+    that walks an object then does the same before and after it was stored. What cannot be stored stays as it is."""
+    try:
+        return _ordered(value)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return value  # dump() says what is wrong with it
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        keys = sorted(value, key=_by_bytes) if len(value) > 1 else value
+        return {key: _ordered(value[key]) for key in keys}
+    if isinstance(value, list | tuple):
+        return [_ordered(one) if isinstance(one, _CONTAINERS) else one for one in value]
+    return value
+
+
+def _by_bytes(key: str) -> tuple[int, bytes]:
+    raw = key.encode()
+    return len(raw), raw
+
+
 def _has_exponents(text: str) -> bool:
     """Whether it may have a number with one. Ids in texts look so too, at their hyphens: a few are looked at from behind,
     since the expression would look at every comma and colon."""

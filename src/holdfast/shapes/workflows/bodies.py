@@ -18,7 +18,7 @@ from ...model.text import describe, storable
 from ...runtime.around import current
 from ...runtime.threads import Threads
 from ...tasks.convert import Converter, Misfit, Raw, Scalar, Unsupported, converter, type_name
-from ...tasks.payload import dump, scalar, shown
+from ...tasks.payload import dump, scalar, shown, stored_order
 from ...tasks.signature import Unresolved, resolve
 from .faults import EXITS, NonRetryable, left
 
@@ -148,7 +148,7 @@ class Result:
             ) from None
         if (short := scalar(made)) is not None:
             return short
-        text = dump(made, "result", _FREE)
+        text = dump(stored_order(made), "result", _FREE)  # a replay reads it from jsonb
         if len(text) > MAX_RESULT // 4 and (size := len(text.encode())) > MAX_RESULT:
             raise TooLarge(
                 f"the result of {self._name} is {size:,} bytes of JSON, more than the limit of {MAX_RESULT:,}. "
@@ -241,7 +241,7 @@ def error_text(error: BaseException, attempts: int) -> str:
     found: dict[str, Any] = {"kind": kind or said.kind, "message": said.message, "attempts": attempts}
     if isinstance(error, NonRetryable) and error.data is not None:
         try:
-            found["data"] = json.loads(dump(error.data, "data", MAX_RESULT))
+            found["data"] = json.loads(dump(stored_order(error.data), "data", MAX_RESULT))
         except InvalidPayload:
             found["data"] = storable(repr(error.data))
     return dump(found, "data", _FREE)

@@ -1,6 +1,7 @@
 """One claim of a run: its function is called from the top with the history, and ends in an outcome of its job."""
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,6 +12,7 @@ from ... import telemetry
 from ...errors import ConfigurationError
 from ...model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Held, Outcome, Released
 from ...model.text import describe
+from ...tasks.payload import stored_order
 from .core import Core, Rules, Scope, current
 from .faults import EXITS, ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
 from .journal import Journal
@@ -51,7 +53,7 @@ async def drive(
                 ConfigurationError
             ) as error:  # a child or call is open: no other try would find it otherwise
                 return DeadLettered(describe(error))
-            arguments = code.decode(ended.payload)
+            arguments = code.decode(json.dumps(stored_order(json.loads(ended.payload))))
             continue
         if verify:
             return await _verified(core, code, arguments, ended)
