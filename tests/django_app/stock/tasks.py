@@ -100,6 +100,11 @@ async def ahang_up() -> None:
     await sync_to_async(connections.close_all)()
 
 
+@app.task(max_attempts=1, masked=["diagnosis"])
+def admit(diagnosis: str) -> None:
+    raise ValueError(f"cannot admit: diagnosis={diagnosis!r}, password='hunter2'")
+
+
 @parts.task
 def count() -> int:
     return Part.objects.count()

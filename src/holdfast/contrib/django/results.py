@@ -1,6 +1,5 @@
 """A job as a TaskResult of django.tasks, and a task of django.tasks as a handler of ours."""
 
-import asyncio
 import builtins
 import copy
 import inspect
@@ -152,10 +151,7 @@ def _is_last(job: Job, error: BaseException) -> bool:
     """Whether the job ends with this error. One that a stopping worker gives back, or has lost, runs again."""
     if job.lost or isinstance(error, Snooze):
         return False
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return job._cancelled or (task is not None and not task.cancelling())
-    return isinstance(error, DeadLetter | Cancel) or job.attempt >= job.max_attempts
+    return job._cancelled or isinstance(error, DeadLetter | Cancel) or job.attempt >= job.max_attempts
 
 
 def _finish(backend: type, result: Any, status: Any) -> None:
