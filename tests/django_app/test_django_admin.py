@@ -7,7 +7,8 @@ from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import connections
 from django.test import Client, override_settings
-from tests.django_app.stock.tasks import move, receive
+from django.test.utils import CaptureQueriesContext
+from tests.django_app.stock.tasks import admit, move, receive
 
 from holdfast.testing import Kit
 
@@ -70,6 +71,51 @@ def test_lists_are_for_those_who_may_see_them_and_have_no_forms(office: Kit) -> 
     choose(viewer, "deadletter", "redrive", dead.id)
     choose(viewer, "job", "retry", dead.id)
     assert office.job(dead.id)["status"] == "dead_letter"
+
+
+def test_errors_are_masked_and_cannot_be_guessed(office: Kit) -> None:
+    """As on the dashboard: by the names of the task, and by what looks like a secret."""
+    dead = admit.enqueue(diagnosis="flu")
+    office.run_worker()
+    ann = client_of("ann", "view_job", "view_deadletter", "retry_job", "cancel_job")
+    pages = [
+        f"/admin/holdfast/{what}/{end}"
+        for what in ("job", "deadletter")
+        for end in ("", f"{dead.id}/change/")
+    ]
+    for address in pages:
+        page = ann.get(address).content.decode()
+        assert "cannot admit: diagnosis=" in page
+        assert "flu" not in page.replace("influence", "")
+        assert "hunter2" not in page
+    for what in ("job", "deadletter"):
+        for lookup in (
+            "last_error__contains=flu",
+            "last_error__startswith=ValueError",
+            "hold_reason__contains=x",
+        ):
+            assert ann.get(f"/admin/holdfast/{what}/?{lookup}").status_code != 200
+
+
+def test_a_list_asks_for_no_more_than_it_shows(office: Kit) -> None:
+    """Not for the states that there are, which would read every job, nor in upper case, which no index has."""
+    one, two = receive.enqueue(name="bolt"), move.using(run_after=60).enqueue(name="nut")
+    ann = client_of("ann", "view_job", "view_deadletter")
+    with CaptureQueriesContext(connections["default"]) as asked:
+        for query, found in {
+            "": [one, two],
+            f"q={one.id}": [one],
+            "q=move": [two],
+            "q=Move": [],
+            "status=scheduled": [two],
+            "status=completed": [],
+        }.items():
+            page = ann.get(f"/admin/holdfast/job/?{query}").content.decode()
+            assert [h for h in (one, two) if f"{h.id}/change" in page] == found
+        assert ann.get(f"/admin/holdfast/deadletter/?q={two.id}").status_code == 200
+    texts = [query["sql"] for query in asked if "holdfast" in query["sql"]]
+    assert texts != []
+    assert [text for text in texts if "DISTINCT" in text or "UPPER" in text] == []
 
 
 def test_acts_are_those_of_an_operator_with_the_users_name_in_the_audit(office: Kit) -> None:

@@ -1,6 +1,9 @@
 """django.tasks on Holdfast: enqueue in atomic(), results by id, priority, run_after, queues, async, signals."""
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +13,12 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
+from tests.conftest import QUICK, await_until
 from tests.django_app.stock import tasks
 from tests.django_app.stock.models import Part
 
-from holdfast import ConfigurationError
+from holdfast import ConfigurationError, DeadLetter, JobFailed
+from holdfast.contrib.django import app
 from holdfast.contrib.django.backend import declare_queues
 from holdfast.contrib.django.flavour import PACKAGE, base, exceptions, signals, values
 from holdfast.testing import Kit
@@ -170,6 +175,88 @@ def test_the_context_and_the_signals(stock: Kit) -> None:
             ("task_finished", bad.id, Status.FAILED),
         ]
     )
+
+
+@contextmanager
+def finished() -> Iterator[list[tuple[str, list[type]]]]:
+    """How each task was said to have ended, with the classes of its errors."""
+    heard: list[tuple[str, list[type]]] = []
+
+    def hear(sender: Any, task_result: Any, **_: Any) -> None:
+        heard.append((task_result.status, [error.exception_class for error in task_result.errors]))
+
+    signals.task_finished.connect(hear)
+    try:
+        yield heard
+    finally:
+        signals.task_finished.disconnect(hear)
+
+
+def test_the_signal_of_a_failure_has_its_error(stock: Kit) -> None:
+    tasks.tip_over.enqueue("no")
+    given_up = tasks.give_up.using(priority=-1).enqueue("enough")
+    with finished() as heard:
+        stock.run_worker(concurrency=1)
+    assert heard == [("FAILED", [ValueError]), ("FAILED", [DeadLetter])]
+    given_up.refresh()
+    assert [(e.exception_class, e.traceback) for e in given_up.errors] == [
+        (DeadLetter, "DeadLetter: enough\n")
+    ]
+
+
+def test_a_job_that_nobody_raised_an_error_for_has_one_too(stock: Kit) -> None:
+    """As one whose process died: the class of its error is ours."""
+    result = tasks.tip_over.enqueue("no")
+    stock.run_worker()
+    stock.sql("UPDATE holdfast.errors SET kind = 'ProcessDied', message = 'signal 9', trace = ''")
+    result.refresh()
+    assert [(e.exception_class, e.traceback) for e in result.errors] == [
+        (JobFailed, "ProcessDied: signal 9\n")
+    ]
+
+
+async def test_a_task_that_a_stopping_worker_gives_back_is_not_finished(
+    at: str, holdfast_kit: Callable[..., Kit]
+) -> None:
+    kit = holdfast_kit(app, replace(QUICK, drain=0.1))
+    tasks.lingering.clear()
+    result = await tasks.linger.aenqueue()
+    with finished() as heard:
+        async with app.worker():
+            await await_until(tasks.lingering.is_set, "it runs")
+        assert heard == []
+        await result.arefresh()
+        assert (result.status, result.errors) == (Status.READY, [])
+        async with app.worker():
+            await await_until(lambda: kit.jobs()[0]["status"] == "processing", "it runs again")
+            (row,) = kit.jobs()
+            job = await app.ajob(row["id"])
+            assert job is not None
+            await job.acancel()
+            await await_until(lambda: kit.jobs()[0]["status"] == "cancelled", "it is cancelled")
+        assert [status for status, _ in heard] == [Status.FAILED]
+    await sync_to_async(kit.database.close)()
+
+
+def test_a_result_is_found_when_its_queue_is_no_longer_in_the_settings(stock: Kit) -> None:
+    result = tasks.add.using(queue_name="mail", priority=7).enqueue(1, 2)
+    stock.run_worker()
+    backend = "holdfast.contrib.django.backend.HoldfastBackend"
+    with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": ["default"]}}):
+        found = tasks.add.get_result(result.id)
+        result.refresh()
+    assert (found.return_value, found.task.queue_name, found.task.priority) == (3, "mail", 7)
+    assert result.return_value == 3
+
+
+def test_without_use_tz_its_times_have_no_zone(stock: Kit) -> None:
+    with override_settings(USE_TZ=False):
+        result = tasks.add.enqueue(1)
+        began = result.enqueued_at
+        stock.run_worker()
+        result.refresh()
+        assert began - timedelta(minutes=1) < result.started_at <= result.finished_at
+        assert result.enqueued_at.tzinfo is None
 
 
 def test_what_cannot_be_a_task_is_refused(stock: Kit) -> None:

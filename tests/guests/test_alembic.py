@@ -16,8 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.guests.kinds import parts
 from tests.guests.test_snippets import url as url_of
 
+from holdfast import sql as files
 from holdfast.contrib.alembic import include_name
 from holdfast.db import migrate
+from holdfast.db.embedded.binaries import find_binaries
 from holdfast.testing import Kit
 
 ENV = """
@@ -64,6 +66,16 @@ def downgrade() -> None:
     op.drop_table("orders")
 """
 
+
+SECOND = """
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "2", "1", None, None
+
+
+def upgrade() -> None:
+    op.holdfast_upgrade()
+"""
 
 MAKO = """revision, down_revision = ${repr(up_revision)}, ${repr(down_revision)}
 
@@ -124,15 +136,43 @@ def test_autogenerate_leaves_our_schema_alone(config: Config, monkeypatch: pytes
     assert "op.drop_table('archive', schema='holdfast')" in generated()  # what the filter is for
 
 
+def psql(dsn: str, script: str) -> tuple[int, str]:
+    command = [str(find_binaries().bin / "psql"), "-X", "-q", "-o", "/dev/null", "--dbname", dsn]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
 def test_offline_it_is_a_script_for_psql(config: Config, empty: str) -> None:
     command.upgrade(config, "head", sql=True)
     buffer = config.output_buffer
     assert isinstance(buffer, io.StringIO)
     script = buffer.getvalue()
-    assert migrate.sql() in script
-    before, after = script.split(migrate.sql())
+    before, _, rest = script.partition("\\set ON_ERROR_STOP on\n")
     assert before.rstrip().endswith("COMMIT;")
-    assert after.lstrip().startswith("BEGIN;")
+    assert rest.rpartition("\\endif\n")[2].lstrip().startswith("BEGIN;")
+    assert psql(empty, script) == (0, "")
+    assert migrate.status(empty).pending == []
+
+
+def test_offline_a_second_revision_applies_what_is_missing(
+    config: Config, empty: str, tmp_path: Path
+) -> None:
+    """As after an upgrade of Holdfast: the first revision may have been run with an earlier release."""
+    (tmp_path / "versions" / "2_second.py").write_text(dedent(SECOND))
+    command.upgrade(config, "head", sql=True)
+    buffer = config.output_buffer
+    assert isinstance(buffer, io.StringIO)
+    assert psql(empty, buffer.getvalue()) == (0, "")
+    assert migrate.status(empty).pending == []
+    with psycopg.connect(empty) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+        conn.execute("UPDATE alembic_version SET version_num = '1'")
+    migrate.up(empty, migrations=files.migrations()[:11])
+    buffer.seek(0)
+    buffer.truncate()
+    command.upgrade(config, "1:2", sql=True)
+    assert psql(empty, buffer.getvalue()) == (0, "")
+    assert migrate.status(empty).pending == []
 
 
 def test_a_password_given_apart_from_the_address_is_used(empty: str) -> None:

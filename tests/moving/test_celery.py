@@ -4,7 +4,7 @@ import datetime
 from typing import Any
 
 import pytest
-from celery import Celery  # type: ignore[import-untyped]
+from celery import Celery, Task, current_task  # type: ignore[import-untyped]
 from celery.exceptions import Ignore, Reject  # type: ignore[import-untyped]
 
 from holdfast import ConfigurationError, Holdfast, InvalidPayload
@@ -87,6 +87,51 @@ def quiet(fail: bool) -> str:
 
 
 adopted: dict[str, Any] = {}
+
+
+class Shop(Task):  # type: ignore[misc]
+    """As Flask's documentation has it, and with every handler that a task class may have."""
+
+    context: str | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        Shop.context = "entered"
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            Shop.context = None
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        seen.append(("before_start", task_id, args, kwargs))
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        seen.append(("on_success", retval))
+        raise RuntimeError("a handler that fails")
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        seen.append(("on_retry", repr(exc), einfo.type.__name__))
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        seen.append(("on_failure", repr(exc), "no line" in einfo.traceback))
+
+    def after_return(self, state: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        seen.append(("after_return", state, repr(retval)))
+
+
+@old.task(name="shop.inside", base=Shop, bind=True, max_retries=1)  # type: ignore[untyped-decorator]
+def inside(self: Any, how: str) -> Any:
+    if how == "retry":
+        raise self.retry(exc=ConnectionError("no line"), countdown=1)
+    if how == "fail":
+        raise ConnectionError("no line")
+    return [Shop.context, self.request.id, current_task.request.id, self.request.delivery_info["routing_key"]]
+
+
+@old.task(name="shop.again", bind=True)  # type: ignore[untyped-decorator]
+def again(self: Any, left: int) -> int:
+    if left:
+        self.apply_async((left - 1,), countdown=1) if left % 2 else self.delay(left=left - 1)
+    return left
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +225,89 @@ def test_autoretry_backs_off_as_before(app: Holdfast, kit: Kit) -> None:
         kit.clock.advance(5)
         kit.run_worker()
     assert handle.result(timeout=5) == "done"
+
+
+def test_call_of_a_task_class_is_around_the_function(app: Holdfast, kit: Kit) -> None:
+    handle = adopt(app, inside).delay("run")
+    kit.run_worker()
+    job_id = str(handle.id)
+    assert handle.result(timeout=5) == ["entered", job_id, job_id, "inbox"]
+    assert (inside.request.id, current_task) == (None, None)
+
+
+def test_the_handlers_of_a_task_class_are_called(
+    app: Holdfast, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    moved = adopt(app, inside)
+    good = moved.delay(how="run")
+    kit.run_worker()
+    job_id = str(good.id)
+    value = good.result(timeout=5)
+    assert seen == [
+        ("before_start", job_id, [], {"how": "run"}),
+        ("on_success", value),
+        ("after_return", "SUCCESS", repr(value)),
+    ]
+    assert [e.message for e in caplog.records if "celery.handler_failed" in e.getMessage()] != []
+    seen.clear()
+    moved.delay("fail")
+    kit.run_worker()
+    error = repr(ConnectionError("no line"))
+    assert seen[1:] == [("on_failure", error, True), ("after_return", "FAILURE", error)]
+    seen.clear()
+    moved.delay("retry")
+    for _ in range(2):
+        kit.run_worker()
+        kit.clock.advance(2)
+    assert [one for one in seen if one[0] != "before_start"] == [
+        ("on_retry", error, "Retry"),
+        ("after_return", "RETRY", error),
+        ("on_failure", error, True),
+        ("after_return", "FAILURE", error),
+    ]
+
+
+def test_a_task_that_calls_itself_writes_a_job(app: Holdfast, kit: Kit) -> None:
+    """The broker cannot be reached: a message would fail the job."""
+    adopt(app, again).delay(2)
+    for _ in range(3):
+        kit.run_worker()
+        kit.clock.advance(2)
+    assert sorted((job["status"], job["result"]) for job in kit.jobs("shop.again")) == [
+        ("completed", 0),
+        ("completed", 1),
+        ("completed", 2),
+    ]
+
+
+def test_delay_on_commit_writes_a_job_after_djangos_commit(
+    app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import transaction
+
+    waiting: list[Any] = []
+    monkeypatch.setattr(transaction, "on_commit", waiting.append)
+    moved = adopt(app, add)
+    moved.delay_on_commit(1, y=2)
+    moved.apply_async_on_commit([3], priority=4)
+    assert kit.jobs("shop.add") == []
+    for call in waiting:
+        call()
+    found = [(job["payload"]["args"], job["priority"]) for job in kit.jobs("shop.add")]
+    assert found == [([1], 0), ([3], 4)]
+
+
+def test_an_eta_without_a_zone_is_read_as_celery_does(app: Holdfast, kit: Kit) -> None:
+    wanted = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(days=1)
+    local = wanted.replace(tzinfo=None) + datetime.timedelta(hours=9)
+    old.conf.timezone = "Asia/Tokyo"
+    del old.timezone
+    try:
+        handle = adopt(app, add).apply_async(None, {"x": 1}, eta=local)
+    finally:
+        old.conf.timezone = None
+        del old.timezone
+    assert kit.job(handle.id)["available_at"] == wanted
 
 
 def test_ignore_completes_and_reject_gives_up(app: Holdfast, kit: Kit) -> None:

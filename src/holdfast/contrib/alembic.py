@@ -47,10 +47,24 @@ def _upgrade(operations: Operations, operation: HoldfastUpgrade) -> None:
     context = operations.get_context()
     if context.as_sql:  # alembic upgrade --sql: the script for psql, with a transaction per migration
         with context.autocommit_block():
-            context.impl.static_output(migrate.sql())
+            context.impl.static_output(_script())
         return
     assert context.bind is not None
     migrate.up(address_of(context.bind))
+
+
+def _script() -> str:
+    """Every migration for psql, each behind a question whether the database has it: nobody can ask while this is written,
+    and a second revision with this operation prints them all again."""
+    parts = []
+    for number in range(1, migrate.required_version() + 1):
+        due = f"NOT EXISTS (SELECT FROM holdfast.migrations WHERE number = {number})"
+        if number == 1:
+            due = "to_regclass('holdfast.migrations') IS NULL"
+        parts.append(
+            f"SELECT {due} AS holdfast_due \\gset\n\\if :holdfast_due\n{migrate.sql(number, number)}\\endif\n"
+        )
+    return "\n".join(["\\set ON_ERROR_STOP on", *parts])
 
 
 def address_of(conn: Connection) -> str:

@@ -1,11 +1,14 @@
 """Celery tasks, moved one at a time: `send_receipt = adopt(app, send_receipt)`. Needs Celery, which their code has.
 
 The function stays as it is. Its callers go on with `delay()` and `apply_async()`, which write a job in place of a message; a
-Holdfast worker runs it. `self.request`, `self.retry()`, `autoretry_for`, `Ignore` and `Reject` mean what they meant.
+Holdfast worker runs it. `self.request`, `self.retry()`, `autoretry_for`, `Ignore` and `Reject` mean what they meant; so do
+`__call__` and the handlers (`on_failure()` and others) of a task class.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
@@ -22,7 +25,9 @@ from holdfast import (
     TaskOptions,
 )
 
+from .. import telemetry
 from ..errors import ConfigurationError
+from ..model.text import describe
 
 _WITHOUT_END = 1000  # attempts, where Celery's own count of retries says when it is enough
 _CANVAS = ("s", "si", "signature", "subtask", "chunks", "map", "starmap")
@@ -63,7 +68,7 @@ class Adopted:
 
     def apply_async(
         self,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
         countdown: float | None = None,
@@ -82,10 +87,22 @@ class Adopted:
                 f"{self.name}: countdown={countdown!r} and eta={eta!r}: give one of them"
             )
         chosen: dict[str, Any] = {"queue": queue, "priority": priority, "conn": conn}
+        if eta is not None and eta.tzinfo is None:  # Celery reads it in the time zone of its app
+            eta = eta.replace(tzinfo=self.celery_task.app.timezone)
         chosen["run_after"] = eta if eta is not None else countdown
         given = {name: value for name, value in chosen.items() if value is not None}
         task = self.job_task.using(**given) if given else self.job_task
-        return task.enqueue(args=list(args), kwargs=dict(kwargs or {}))
+        return task.enqueue(args=list(args or ()), kwargs=dict(kwargs or {}))
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As `delay()`, after the commit of Django's transaction. `apply_async(conn=connection)` is part of it instead."""
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As `apply_async()`, after the commit of Django's transaction."""
+        from django.db import transaction
+
+        transaction.on_commit(functools.partial(self.apply_async, *args, **kwargs))
 
 
 def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOptions]) -> Adopted:
@@ -105,29 +122,59 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
     if "timeout" in {**taken, **options}:  # an attempt may end in another way than by retry(), which counts
         taken["max_attempts"] = _attempts(celery_task)
     _hear_retries(celery_task)
+    _hear_calls(celery_task)
+    body = _body(celery_task)
 
     task: Any = app.task  # what it takes is checked where it is called
     declare: TaskDecorator = task(**{**taken, **options})
 
     @declare
     def run(job: Job, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        celery_task.push_request(
-            id=str(job.id), task=celery_task.name, args=args, kwargs=kwargs, retries=job.attempt - 1, hostname="holdfast",
-            called_directly=False, is_eager=True,  # so that retry() raises, and sends no message
-            holdfast_asked=[],
-        )  # fmt: skip
-        asked = celery_task.request.holdfast_asked
-        try:
-            value = celery_task.run(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 whatever it is means something for the job
-            return _meant(asked[-1] if asked else error, args, kwargs, by_holdfast)
-        else:
-            return _meant(asked[-1], args, kwargs, by_holdfast) if asked else value
-        finally:
-            celery_task.pop_request()
-            vars(celery_task).pop("override_max_retries", None)  # retry(max_retries=) is for one execution
+        with _request(celery_task, job, args, kwargs, adopted) as request:
+            asked: list[Any] = request.holdfast_asked
+            try:
+                celery_task.before_start(request.id, args, kwargs)
+                value = body(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 whatever it is means something for the job
+                return _end(celery_task, job, asked[-1] if asked else error, by_holdfast)
+            if asked:
+                return _end(celery_task, job, asked[-1], by_holdfast)
+            _call(celery_task.on_success, value, request.id, args, kwargs)
+            _call(celery_task.after_return, "SUCCESS", value, request.id, args, kwargs, None)
+            return value
 
-    return Adopted(celery_task, run)
+    adopted = Adopted(celery_task, run)
+    return adopted
+
+
+@contextmanager
+def _request(
+    celery_task: Any, job: Job, args: list[Any], kwargs: dict[str, Any], adopted: Adopted
+) -> Iterator[Any]:
+    """`self.request` of this execution, and `celery.current_task`."""
+    from celery._state import _task_stack  # type: ignore[import-untyped]
+
+    celery_task.push_request(
+        id=str(job.id), root_id=str(job.id), task=celery_task.name, args=args, kwargs=kwargs, retries=job.attempt - 1,
+        hostname="holdfast", delivery_info={"exchange": "", "routing_key": job.queue, "redelivered": job.crashes > 0},
+        called_directly=False, is_eager=True,  # so that retry() raises, and sends no message
+        holdfast_asked=[], holdfast_adopted=adopted,
+    )  # fmt: skip
+    _task_stack.push(celery_task)
+    try:
+        yield celery_task.request
+    finally:
+        _task_stack.pop()
+        celery_task.pop_request()
+        vars(celery_task).pop("override_max_retries", None)  # retry(max_retries=) is for one execution
+
+
+def _body(celery_task: Any) -> Callable[..., Any]:
+    """What a worker of Celery calls: `__call__` of a task class that has its own, as one that enters Flask's context."""
+    from celery.app import trace  # type: ignore[import-untyped]
+
+    own = trace.task_has_custom(celery_task, "__call__")
+    return celery_task if own else celery_task.run  # type: ignore[no-any-return]
 
 
 def _attempts(celery_task: Any) -> int:
@@ -153,9 +200,61 @@ def _hear_retries(celery_task: Any) -> None:
     celery_task.retry = heard
 
 
+def _hear_calls(celery_task: Any) -> None:
+    """`self.delay()` and `self.apply_async()` in the function of a job write a job too."""
+    send = celery_task.apply_async
+    if hasattr(send, "holdfast"):
+        return
+
+    @functools.wraps(send)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        adopted = getattr(celery_task.request, "holdfast_adopted", None)
+        return (send if adopted is None else adopted.apply_async)(*args, **kwargs)
+
+    heard.holdfast = True  # type: ignore[attr-defined]
+    celery_task.apply_async = heard
+
+
+def _end(celery_task: Any, job: Job, error: Exception, by_holdfast: bool) -> None:
+    """The end of an attempt that raised, or called retry(): first for the handlers of the task class, then for the job."""
+    from billiard.einfo import ExceptionInfo  # type: ignore[import-untyped]
+    from celery import exceptions  # type: ignore[import-untyped]
+
+    request = celery_task.request
+    task_id, args, kwargs = request.id, request.args, request.kwargs
+    try:
+        return _meant(error, args, kwargs, by_holdfast)
+    except BaseException as meant:
+        if not isinstance(error, exceptions.Ignore | exceptions.Reject):
+            again = not isinstance(meant, DeadLetter) and job.attempt < job.max_attempts
+            cause = error.exc if isinstance(error, exceptions.Retry) else error
+            info = ExceptionInfo((type(error), error, error.__traceback__))
+            handler = celery_task.on_retry if again else celery_task.on_failure
+            _call(handler, cause, task_id, args, kwargs, info)
+            _call(
+                celery_task.after_return, "RETRY" if again else "FAILURE", cause, task_id, args, kwargs, info
+            )
+        raise
+
+
+def _call(handler: Callable[..., Any], *args: Any) -> None:
+    """A handler of the task class. As with Celery, an error of it changes nothing about the task."""
+    try:
+        handler(*args)
+    except Exception as error:  # noqa: BLE001 whatever it raises, the attempt has ended
+        details = describe(error)
+        telemetry.emit(
+            "celery.handler_failed",
+            level=logging.ERROR,
+            call=getattr(handler, "__qualname__", repr(handler)),
+            error=details.summary,
+            trace=details.trace,
+        )
+
+
 def _meant(error: Exception, args: list[Any], kwargs: dict[str, Any], by_holdfast: bool) -> None:
     """What an error of a Celery task means for its job. Returning completes it."""
-    from celery import exceptions  # type: ignore[import-untyped]  # an error of theirs is known by its class
+    from celery import exceptions  # an error of theirs is known by its class
 
     if isinstance(error, exceptions.Retry):
         again = error.sig

@@ -1,5 +1,6 @@
 """Found by itself. It imports models, which Django allows only once it is set up."""
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -10,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import connection, connections, transaction
 
-from holdfast import Backoff, Registry, Transaction
+from holdfast import Backoff, DeadLetter, Registry, Transaction
 from holdfast.contrib.django import app
 from holdfast.contrib.django.flavour import values
 
@@ -99,6 +100,11 @@ async def ahang_up() -> None:
     await sync_to_async(connections.close_all)()
 
 
+@app.task(max_attempts=1, masked=["diagnosis"])
+def admit(diagnosis: str) -> None:
+    raise ValueError(f"cannot admit: diagnosis={diagnosis!r}, password='hunter2'")
+
+
 @parts.task
 def count() -> int:
     return Part.objects.count()
@@ -132,6 +138,20 @@ def leave(text: str) -> None:
 @task
 def lose(text: str) -> None:
     raise ObjectDoesNotExist(text)
+
+
+lingering = threading.Event()
+
+
+@task
+async def linger() -> None:
+    lingering.set()
+    await asyncio.sleep(3600)
+
+
+@task
+def give_up(text: str) -> None:
+    raise DeadLetter(text)
 
 
 @task

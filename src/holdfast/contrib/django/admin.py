@@ -1,17 +1,20 @@
 """Jobs, dead letters and workers in Django's admin: lists to read, and the verbs of an operator for whoever may."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.core.paginator import Paginator
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from ...errors import HoldfastError
+from ...model import state
 from ...model.actor import Actor, is_address
+from ...model.masking import masked_text
 from ...operate.dead import redrive_verb
 from ...operate.job_acts import RETRY, Verb, cancel_verb
 from ...operate.operator import Operator
@@ -20,6 +23,18 @@ from .project import app
 
 MOST = 1000  # that are acted on in one request
 _COUNTED = 10_000  # rows: a list that is longer says so, and is not counted to its end
+_MASKED = ("last_error", "hold_reason")  # they may quote arguments
+_STATES = (
+    state.PENDING,
+    state.SCHEDULED,
+    state.PROCESSING,
+    state.HELD,
+    state.BLOCKED,
+    state.QUARANTINED,
+    state.COMPLETED,
+    state.CANCELLED,
+    state.DEAD_LETTER,
+)
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
@@ -37,6 +52,27 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Any]":
         return super().get_queryset(request).using(app.options.database)
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """What is shown masked is not searched: ?last_error__startswith= would tell it letter by letter."""
+        return lookup.partition("__")[0] not in _MASKED and super().lookup_allowed(lookup, value, request)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: "QuerySet[Any]", search_term: str
+    ) -> "tuple[QuerySet[Any], bool]":
+        """By the whole value. Django's own compares in upper case, which reads every job even to find an id."""
+        if not (term := search_term.strip()):
+            return queryset, False
+        with contextlib.suppress(ValueError):
+            return queryset.filter(pk=UUID(term)), False
+        wanted = Q()
+        for name in self.search_fields:
+            wanted |= Q((name, term))
+        return queryset.filter(wanted), False
+
+    @admin.display(description="last error")
+    def error(self, row: Any) -> str:
+        return _masked(row.task, row.last_error)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -72,6 +108,26 @@ def _operator(request: HttpRequest) -> Operator:
     return Operator(app.database, Actor(name, "web", address if is_address(address) else None))
 
 
+def _masked(task: str, text: str | None) -> str:
+    """As the dashboard shows it: without secrets, and without what the task masks."""
+    definition = app.tasks.definition(task)
+    names: Sequence[str] = () if definition is None else definition.settings.masked
+    return "" if text is None else masked_text(text, names=names)
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By state. Django's own would ask every row for the states there are."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word, word) for word in _STATES]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        return queryset if self.value() is None else queryset.filter(status=self.value())
+
+
 def _may(permission: str) -> Callable[[Any, HttpRequest], bool]:
     def has(self: Any, request: HttpRequest) -> bool:
         return bool(request.user.has_perm(f"holdfast.{permission}"))  # type: ignore[union-attr]
@@ -81,13 +137,22 @@ def _may(permission: str) -> Callable[[Any, HttpRequest], bool]:
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    list_display = ("id", "task", "queue", "status", "attempts", "created_at", "completed_at", "last_error")
-    list_filter = ("status",)
-    search_fields = ("=id", "=task", "=partition_key")
+    list_display = ("id", "task", "queue", "status", "attempts", "created_at", "completed_at", "error")
+    list_filter = (StateFilter,)
+    search_fields = ("task", "partition_key")  # and id
+    fields = (
+        "id", "task", "queue", "status", "priority", "attempts", "max_attempts", "partition_key", "created_at",
+        "available_at", "claimed_by", "completed_at", "error", "reason",
+    )  # fmt: skip
+    readonly_fields = ("error", "reason")
     ordering = ("-id",)  # by time
     actions = ("retry", "cancel")
     has_retry_permission = _may("retry_job")
     has_cancel_permission = _may("cancel_job")
+
+    @admin.display(description="held because")
+    def reason(self, row: Job) -> str:
+        return _masked(row.task, row.hold_reason)
 
     @admin.action(description="Retry", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: "QuerySet[Job]") -> None:
@@ -100,8 +165,20 @@ class JobAdmin(ReadOnly):
 
 @admin.register(DeadLetter)
 class DeadLetterAdmin(ReadOnly):
-    list_display = ("id", "task", "queue", "attempts", "died_at", "last_error")
-    search_fields = ("=id", "=task", "=partition_key")
+    list_display = ("id", "task", "queue", "attempts", "died_at", "error")
+    search_fields = ("task", "partition_key")  # and id
+    fields = (
+        "id",
+        "task",
+        "queue",
+        "attempts",
+        "partition_key",
+        "created_at",
+        "died_at",
+        "claimed_by",
+        "error",
+    )
+    readonly_fields = ("error",)
     ordering = ("-died_at",)
     actions = ("redrive",)
     has_redrive_permission = _may("redrive_deadletter")

@@ -78,8 +78,7 @@ class HoldfastBackend(base.BaseTaskBackend):  # type: ignore[misc]
         if job is None or not isinstance(task, values.Task):
             raise exceptions.TaskResultDoesNotExist(result_id)
         alias = str((job.metadata or {}).get("django_backend", self.alias))
-        task = task.using(priority=job.priority, queue_name=job.queue, backend=alias)
-        return results.of_job(task, job, errors, alias)
+        return results.of_job(results.as_enqueued(task, job, alias), job, errors, alias)
 
 
 def declare_queues(settings: Any) -> None:

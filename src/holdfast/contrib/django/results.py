@@ -1,15 +1,22 @@
 """A job as a TaskResult of django.tasks, and a task of django.tasks as a handler of ours."""
 
+import builtins
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 
-from ...model.signals import HandlerSignal
+from ... import public
+from ...errors import JobFailed
+from ...model.signals import Cancel, DeadLetter, Snooze
 from ...model.state import CANCELLED, COMPLETED, DEAD_LETTER, PROCESSING
+from ...model.text import describe
 from ...runtime.job import Job
 from ...store.show import Attempt, JobDetail
 from .flavour import signals, values
@@ -40,6 +47,13 @@ def change(result: Any, **fields: Any) -> None:
         object.__setattr__(result, name, value)
 
 
+def as_enqueued(task: Any, job: JobDetail, alias: str) -> Any:
+    """The task as it was enqueued. It is not checked again: TASKS may have lost its queue since."""
+    found = copy.copy(task)
+    change(found, priority=job.priority, queue_name=job.queue, backend=alias)
+    return found
+
+
 def of_job(task: Any, job: JobDetail, errors: list[Attempt], alias: str) -> Any:
     """Jobs keep the time of their latest claim alone, so an attempt before that is known by its error."""
     failed = sorted(errors, key=lambda error: error.at)
@@ -50,12 +64,15 @@ def of_job(task: Any, job: JobDetail, errors: list[Attempt], alias: str) -> Any:
     change(
         result,
         status=values.TaskResultStatus(_STATUS.get(job.state, "READY")),
-        enqueued_at=job.created_at,
-        started_at=failed[0].at if failed else job.claimed_at,
-        last_attempted_at=job.claimed_at or (failed[-1].at if failed else None),
-        finished_at=job.finished_at,
+        enqueued_at=_shown(job.created_at),
+        started_at=_shown(failed[0].at if failed else job.claimed_at),
+        last_attempted_at=_shown(job.claimed_at or (failed[-1].at if failed else None)),
+        finished_at=_shown(job.finished_at),
         errors=[
-            values.TaskError(exception_class_path=_path(error), traceback=error.trace) for error in failed
+            values.TaskError(
+                exception_class_path=_path(error), traceback=error.trace or f"{error.kind}: {error.message}\n"
+            )
+            for error in failed
         ],
         worker_ids=workers,
         _return_value=job.result if job.state == COMPLETED else None,
@@ -63,10 +80,18 @@ def of_job(task: Any, job: JobDetail, errors: list[Attempt], alias: str) -> Any:
     return result
 
 
+def _shown(at: datetime | None) -> datetime | None:
+    """As Django has times: without a zone where USE_TZ is off."""
+    return at if at is None or settings.USE_TZ else timezone.make_naive(at)
+
+
 def _path(error: Attempt) -> str:
-    """Where the class is: the last line of a traceback names its module, but for those that are Python's own."""
+    """Where the class is: the last line of a traceback names its module, but for those that are Python's own. What has no
+    traceback was said by us, of a signal or of a worker that died: not all of that has a class."""
     found = re.findall(rf"^((?:\w+\.)*){re.escape(error.kind)}(?::|$)", error.trace, re.MULTILINE)
-    return f"{(found[-1] if found else '') or 'builtins.'}{error.kind}"
+    if found or hasattr(builtins, error.kind):
+        return f"{(found[-1] if found else '') or 'builtins.'}{error.kind}"
+    return f"holdfast.{error.kind if error.kind in public.__all__ else JobFailed.__name__}"
 
 
 def handler(task: Any, backend: type) -> Callable[..., Any]:
@@ -111,14 +136,22 @@ def _running(task: Any, backend: type, job: Job, args: list[Any], kwargs: dict[s
     signals.task_started.send(backend, task_result=result)
     try:
         yield _Call(task, result)
-    except HandlerSignal:
-        raise
-    except BaseException:
-        if job.attempt >= job.max_attempts:
+    except BaseException as error:
+        if _is_last(job, error):
+            path = f"{type(error).__module__}.{type(error).__qualname__}"
+            failure = values.TaskError(exception_class_path=path, traceback=describe(error).trace)
+            change(result, errors=[failure])
             _finish(backend, result, values.TaskResultStatus.FAILED)
         raise
     else:
         _finish(backend, result, values.TaskResultStatus.SUCCESSFUL)
+
+
+def _is_last(job: Job, error: BaseException) -> bool:
+    """Whether the job ends with this error. One that a stopping worker gives back, or has lost, runs again."""
+    if job.lost or isinstance(error, Snooze):
+        return False
+    return job._cancelled or isinstance(error, DeadLetter | Cancel) or job.attempt >= job.max_attempts
 
 
 def _finish(backend: type, result: Any, status: Any) -> None:
