@@ -82,15 +82,43 @@ async def statements_of_looks(dashboard: Dashboard, tabs: int, looks: int) -> Co
 
 
 async def test_a_hundred_tabs_cost_no_more_statements_than_one(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+    dashboard: Dashboard, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "REST_LASTS", 3600.0)  # what is read less often is read before
+    kit.sql("SELECT holdfast.create_queue('busy')")
+    for queue in ("inbox", "busy"):
+        kit.sql(f"SELECT holdfast.enqueue('x', queue => '{queue}')")
     await numbers_of(dashboard.site)
     one = await statements_of_looks(dashboard, 1, 3)
     hundred = await statements_of_looks(dashboard, 100, 3)
     assert one["queue_load"] >= 2, one
     assert hundred == one
     assert sum(one.values()) <= 20, one
+
+
+async def test_queues_that_were_empty_are_left_to_the_next_whole_look(
+    dashboard: Dashboard, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "LASTS", 0.0)
+    monkeypatch.setattr(overview, "REST_LASTS", 3600.0)
+    for n in range(8):
+        kit.sql(f"SELECT holdfast.create_queue('empty_{n}')")
+    kit.sql("SELECT holdfast.enqueue('x')")
+    names = {load.name for load in (await numbers_of(dashboard.site)).found.queues if load.pending.count}
+    seen: list[str] = []
+    end = listen_in(lambda statement, rows, seconds: seen.append(str(statement.params[:1])))
+    try:
+        found = await numbers_of(dashboard.site)
+    finally:
+        end()
+    assert names
+    assert not [text for text in seen if "empty_" in text], seen
+    assert [text for text in seen if any(name in text for name in names)]
+    assert {f"empty_{n}" for n in range(8)} < {load.name for load in found.found.queues}
+    kit.sql("SELECT holdfast.enqueue('x', queue => 'empty_3')")
+    dashboard.site.snapshots.forget()  # as every act does, and five seconds
+    found = await numbers_of(dashboard.site)
+    assert [load.name for load in found.found.queues if load.name == "empty_3" and load.pending.count]
 
 
 async def test_a_search_on_a_page_stops_soon_and_goes_on_by_a_link(

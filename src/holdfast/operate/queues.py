@@ -208,11 +208,16 @@ def list_queues() -> Procedure[list[QueueLoad]]:
     return (yield from run(queue_loads))
 
 
-def queue_loads(cap: int = CAP, later: int | None = None) -> Flow[list[QueueLoad]]:
-    yield from queue_load.prefer_indexes()
+def queue_loads(
+    cap: int = CAP, later: int | None = None, known: Mapping[str, QueueLoad] | None = None
+) -> Flow[list[QueueLoad]]:
+    """`known`: of these queues it is not asked again."""
+    yield from queue_load.prefer_kept_plans()
     loads = []
     for name in (yield from jobs.queue_names()):
-        load = yield from queue_load.queue_load(name, cap, later)
+        load = known.get(name) if known else None
+        if load is None:
+            load = yield from queue_load.queue_load(name, cap, later)
         if load is not None:
             loads.append(load)
     return loads

@@ -104,6 +104,10 @@ def prefer_indexes() -> Statement[None]:
     return named("prefer_indexes", (), nothing)
 
 
+def prefer_kept_plans() -> Statement[None]:
+    return named("prefer_kept_plans", (), nothing)
+
+
 def read_only() -> Statement[None]:
     return named("read_only", (), nothing)
 
