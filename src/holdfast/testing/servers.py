@@ -16,7 +16,7 @@ from ..db import migrate
 from ..db.embedded import EmbeddedOptions, EmbeddedServer, reset
 from ..errors import ConfigurationError, EmbeddedError
 
-# Nothing is compiled: where statistics are missing a plan over many empty tables looks dear, and to compile it takes a second.
+# Nothing is compiled: without statistics a plan over many empty tables looks dear, and to compile it takes a second.
 _SETTINGS = {"jit_above_cost": "-1"}
 
 
