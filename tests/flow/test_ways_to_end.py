@@ -32,7 +32,12 @@ def run_all(kit: Kit) -> None:
         finally:
             await kit.database.aclose()
 
-    asyncio.run(main())
+    got_out = False
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:  # of a handler: pytest would ask it for its attributes, and be ended by it
+        got_out = True
+    assert not got_out, "what a handler raised ended the worker"
 
 
 def end_of(row: dict[str, Any]) -> str:

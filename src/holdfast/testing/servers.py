@@ -16,6 +16,9 @@ from ..db import migrate
 from ..db.embedded import EmbeddedOptions, EmbeddedServer, reset
 from ..errors import ConfigurationError, EmbeddedError
 
+# Nothing is compiled: without statistics a plan over many empty tables looks dear, and to compile it takes a second.
+_SETTINGS = {"jit_above_cost": "-1"}
+
 
 class TestServer:
     """The server behind a test run: an embedded one, or the one named by HOLDFAST_TEST_DATABASE_URL.
@@ -30,7 +33,8 @@ class TestServer:
         self._given = os.environ.get("HOLDFAST_TEST_DATABASE_URL")
         self._server: EmbeddedServer | None = None
         if not self._given:
-            self._server = EmbeddedServer.acquire(path, EmbeddedOptions(durable=False, binaries=binaries))
+            options = EmbeddedOptions(durable=False, binaries=binaries, settings=_SETTINGS)
+            self._server = EmbeddedServer.acquire(path, options)
         self._session: psycopg.Connection[Any] | None = None
         self._template: str | None = None
         self._suffix = uuid.uuid4().hex[:8]

@@ -40,13 +40,18 @@ def run(bench: Bench) -> None:
     acts(bench)
 
 
+def _times(bench: Bench, usual: int) -> int:
+    """How often something is measured: once where figures only have to be there."""
+    return 1 if bench.quick else usual
+
+
 def visited(bench: Bench) -> None:
     if not bench.wants("pages"):
         return
     from ..visits import first_load, visits
 
     url = bench.kept("web", lambda url: prepare(bench, url))
-    found = asyncio.run(visits(url, TRIES))
+    found = asyncio.run(visits(url, _times(bench, TRIES)))
     failed = [one.path for one in found if one.status >= 400]
     if failed:
         raise RuntimeError(f"{len(failed)} pages failed, the first is {failed[0]}")
@@ -87,7 +92,7 @@ def beside_drain(bench: Bench) -> None:
             with open_tabs(url, 1) as tabs:
                 before, looks = tabs.used(), tabs.looks
                 rates["with"] = drain(workers, load).rate
-                while tabs.looks - looks < LOOKS:
+                while tabs.looks - looks < _times(bench, LOOKS):
                     drain(workers, load)
                 each = (tabs.used() - before) / (tabs.looks - looks)
     bench.add("web", "drain", "jobs/s", rates["without"])
@@ -156,7 +161,7 @@ async def _acts(bench: Bench, url: str) -> None:
             posts = [json.dumps(body).encode() for body in bodies]
             address = f"/api/v1/acts/{path}" if posts else path
             times = []
-            for n in range(BATCH):
+            for n in range(_times(bench, BATCH)):
                 one = await visit(asked, address, server, posts[n % len(posts)] if posts else None)
                 if one.status >= 400:
                     raise RuntimeError(f"{name} failed with {one.status}")
