@@ -42,6 +42,7 @@ class Scope:
     cancel_raised: bool = (
         False  # here, or in a branch that ended: it is raised once in each line of execution
     )
+    ending: bool = False  # its branch is cancelled: it lost, or the call that it is of was
     lost: bool = (
         False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
     )
@@ -89,6 +90,7 @@ class Core(Records):
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
+        self.unknown_cut: UnscopedTask | None = None  # a call was cancelled by nobody that a replay knows
 
     @property
     def sticky(self) -> float:
@@ -114,6 +116,8 @@ class Core(Records):
         """The scope that calls; nobody else may."""
         if self.stopped is not None:
             raise self.stopped
+        if self.unknown_cut is not None:
+            raise self.unknown_cut
         scope = current.get()
         if scope is None or scope.core is not self or scope.task is not asyncio.current_task(self.loop):
             raise UnscopedTask(
@@ -122,6 +126,15 @@ class Core(Records):
                 "workflow's function alone"
             )
         return scope
+
+    def cut(self, scope: Scope) -> None:
+        """A call of this scope was cancelled. Nobody but us may do that: it is not raised here, because asyncio cancels
+        whatever there is when its loop ends."""
+        if self.stopped is None and not scope.ending and not scope.lost:
+            self.unknown_cut = UnscopedTask(
+                "a call of wf was cancelled by asyncio.timeout(), wait_for() or task.cancel(), and a replay could not know "
+                "that. Use wf.using(timeout=...) for a step, wf.signal(..., timeout=...), or wf.first(..., wf.sleep(...))"
+            )
 
     def stop(self, raised: BaseException, outcome: Outcome) -> None:
         """Nothing is recorded from now on, and the code leaves memory."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ... import failpoints, telemetry
 from ...db.faults import BadRow, Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
+from ...model.outcome import ErrorText
 from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
@@ -34,7 +35,7 @@ from .journal import (
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 from .rows import plain_row
-from .working import AtWork, Said, steps_text
+from .working import AtWork, FailedAttempt, Said, steps_text
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
@@ -105,6 +106,9 @@ class DatabaseJournal:
                 self._beats[key] = detail
             said = "; ".join(f"{key}: {text}" if text else key for key, text in self._beats.items())
             self._job.progress(0.0, said)
+
+    def failed(self, key: str, attempt: int, error: ErrorText) -> None:
+        self._recorder.failed(FailedAttempt(self._grant, key, attempt, error, self._job._worker, self.time()))
 
     # Reading ------------------------------------------------------------------------------------------------------------
 

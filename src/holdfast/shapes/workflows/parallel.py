@@ -115,7 +115,7 @@ async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list
         return []
     family = _Family(core, len(calls), first=False)
     tasks = _start(core, calls, scopes, family)
-    await _all(tasks, family)
+    await _all(core, scope, tasks, scopes, family)
     scope.at = max([scope.at, *(branch.at for branch in scopes)])
     scope.cancel_raised = any(branch.cancel_raised for branch in scopes)
     if core.stopped is not None:
@@ -140,7 +140,7 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
         await _pushed_before(core, calls, scopes, winner)
         family = _Family(core, 1, first=True)
         tasks = _start(core, [calls[winner]], [scopes[winner]], family)
-        await _all(tasks, family)
+        await _all(core, scope, tasks, [scopes[winner]], family)
     else:
         family = _Family(core, len(calls), first=True)
         tasks = _start(core, calls, scopes, family)
@@ -153,9 +153,12 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
             found = await core.record(
                 Record(place.key, "decision", "done", place.ordinal, str(winner), began=began)
             )
+        except asyncio.CancelledError:
+            core.cut(scope)
+            raise
         finally:
             family.resume()
-            await _cancel(tasks)
+            await _cancel(tasks, scopes)
         tasks = [tasks[winner]]
     if core.stopped is not None:
         raise core.stopped
@@ -198,7 +201,7 @@ async def _pushed_before(
             await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
             family.resume()
-            await _cancel(tasks)
+            await _cancel(tasks, scopes)
 
 
 def _start(
@@ -211,18 +214,23 @@ def _start(
     ]
 
 
-async def _all(tasks: "list[asyncio.Task[Any]]", family: _Family) -> None:
+async def _all(
+    core: Core, scope: Scope, tasks: "list[asyncio.Task[Any]]", scopes: Sequence[Scope], family: _Family
+) -> None:
     """Until each has ended; if the caller is to end, they are too."""
     try:
         await asyncio.wait(tasks)
         _noted(tasks)
     except asyncio.CancelledError:
+        core.cut(scope)
         family.resume()
-        await _cancel(tasks)
+        await _cancel(tasks, scopes)
         raise
 
 
-async def _cancel(tasks: "list[asyncio.Task[Any]]") -> None:
+async def _cancel(tasks: "list[asyncio.Task[Any]]", scopes: Sequence[Scope]) -> None:
+    for scope in scopes:
+        scope.ending = True
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -129,6 +129,20 @@ INSERT INTO holdfast.workflow_at_work AS a (run_id, generation, era, steps)
 SELECT g.run_id, g.generation, g.era, g.steps::jsonb FROM given g WHERE g.steps IS NOT NULL ORDER BY g.run_id
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, era = excluded.era, steps = excluded.steps WHERE a.generation <= excluded.generation;
 
+-- name: workflow_failed
+-- Attempts of steps that failed, among the errors of their run's job. What an owner says that has lost the run is left out.
+-- $1 ids, $2 queues, $3 generations, $4 tokens, $5 attempts, $6 when, $7 workers, $8 kinds, $9 messages, $10 traces
+INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
+SELECT d.id, d.queue, d.attempt, d.generation, to_timestamp(d.at), d.worker, d.kind, d.message, d.trace
+FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text[]), unnest($3::text::bigint[]), unnest($4::uuid[]), unnest($5::text::int[]), unnest($6::float8[]), unnest($7::text[]),
+                unnest($8::text[]), unnest($9::text[]), unnest($10::text[])) WITH ORDINALITY
+     AS d(id, queue, generation, token, attempt, at, worker, kind, message, trace, n)
+CROSS JOIN LATERAL (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing' OFFSET 0
+) w
+ORDER BY d.n;
+
 -- name: workflow_compensates
 -- A run begins to compensate, or goes on after that: for those who look at it. Nobody is waited for; where somebody holds the run it says nothing.
 -- $1 queue, $2 id, $3 generation, $4 token, $5 the state from now on, $6 the state before

@@ -1,5 +1,6 @@
 """Workflow: what the function of a run is given, and does everything durable through."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -304,9 +305,13 @@ class Workflow(Steps):
             began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
             cancellable = core.may_cancel(scope)
-            row = await core.waits.until_decided(
-                Wait(place.key, place.ordinal, wait_kind, signal, until, began, cancellable)
-            )
+            try:
+                row = await core.waits.until_decided(
+                    Wait(place.key, place.ordinal, wait_kind, signal, until, began, cancellable)
+                )
+            except asyncio.CancelledError:
+                core.cut(scope)
+                raise
         return core.seen(scope, row)
 
     def _taken(self, scope: Scope, signal: Signal[T], row: Stored) -> Received[T]:
