@@ -42,10 +42,10 @@ class Scope:
     cancel_raised: bool = (
         False  # here, or in a branch that ended: it is raised once in each line of execution
     )
-    ending: bool = False  # its branch is cancelled: it lost, or the call that it is of was
     lost: bool = (
         False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
     )
+    ending: bool = False  # its branch is cancelled: it lost, or the call that it is of was
     task: "asyncio.Task[Any] | None" = None
     seeds: dict[str, int] = field(default_factory=dict)  # how often random() and uuid() were called
 
@@ -89,6 +89,7 @@ class Core(Records):
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
+        self.made: set[str] = set()  # scopes of named branches that have not begun
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
         self.unknown_cut: UnscopedTask | None = None  # a call was cancelled by nobody that a replay knows
 

@@ -133,6 +133,7 @@ class DatabaseJournal:
                     f"{claimed.task} is a workflow: this job was not made by workflow_start(), or its run was removed"
                 ) from None
         self._history = found
+        self.paused = found.paused
         if found.cancel_requested:
             self.cancelled.set(found.cancel_reason)
         return found

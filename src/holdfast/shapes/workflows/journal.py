@@ -73,6 +73,7 @@ class History(NamedTuple):
     state: str  # of the run: open, compensating, ...
     seed: UUID | None = None  # of a fork: the run whose random numbers it goes on with
     cancel_reason: str | None = None
+    paused: bool = False  # by an operator, before this claim
 
 
 @dataclass(frozen=True, slots=True)

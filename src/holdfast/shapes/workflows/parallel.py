@@ -73,6 +73,9 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
                     "this branch was begun before: its steps have their keys. Call wf.branch() again"
                 )
             call._begun = True
+            core.made.discard(call._scope)
+            if scope.lost:  # which asks for no record
+                core.replay.drop(call._scope)
     number = core.replay.branches(scope.name)
     inside = f"{scope.name}/" if scope.name else ""
     return [
@@ -82,7 +85,7 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
             scope.at,
             scope.cancellable,
             scope.cancel_raised,
-            scope.lost,
+            lost=scope.lost,
         )
         for index, call in enumerate(calls)
     ]
@@ -185,11 +188,12 @@ async def _pushed_before(
     that they are known again: what it did is to be undone as if its owner was not lost. Nobody asks for the records of
     the rest."""
     again = []
+    elsewhere = any(map(core.replay.has_records, core.made))  # a branch that one of these may have begun
     for index, (call, scope) in enumerate(zip(calls, scopes, strict=True)):
         if index == winner or isinstance(call, Step):
             continue
         core.replay.drop(scope.name)
-        if core.replay.pushed(scope.name):
+        if core.replay.pushed(scope.name) or elsewhere:
             scope.lost = True
             again.append(index)
         elif inspect.iscoroutine(call):

@@ -169,7 +169,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.w
 -- $1 ids
 SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL, r.seed,
        CASE WHEN r.cancel_requested_at IS NOT NULL THEN nullif(r.cancel_reason, '') WHEN r.deadline <= holdfast.now() THEN 'its timeout is over' END,
-       s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
+       r.paused_at IS NOT NULL, s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id
 LEFT JOIN LATERAL (SELECT s.* FROM holdfast.workflow_steps s WHERE s.run_id = d.id ORDER BY s.n OFFSET 0) s ON true;

@@ -88,6 +88,7 @@ class Step(Generic[T_co]):
                         await self._core.flush()
                     if self._core.journal.paused:
                         await self._core.while_paused(self.key)
+                    self._core.check_length(self.key)
                     self._row = await self._act(self._found)
                 finally:
                     self._going = False

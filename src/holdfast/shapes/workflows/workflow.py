@@ -138,6 +138,7 @@ class Workflow(Steps):
         if name in _OWN_SCOPES or _UNNAMED.fullmatch(name):
             raise InvalidOption(f"a branch cannot be called {name!r}: that name is our own. Take another")
         key = core.replay.take_apart(scope.name, name).key
+        core.made.add(key)
         return parallel.Branch(core, key, lambda: fn(*args, **kwargs))
 
     # Time and messages
@@ -302,6 +303,7 @@ class Workflow(Steps):
         row = core.find(scope, place, kind)
         if row is None:
             core.begins(scope)
+            core.check_length(place.key)
             began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
             cancellable = core.may_cancel(scope)
