@@ -500,7 +500,7 @@ async def test_what_a_branch_of_the_parent_pushed_in_one_that_lost_is_undone_aft
         wf.on_failure(undo, "pay")
         await wf.step(say, "pay")
 
-    async def uses(wf: Workflow, paying: Any) -> None:
+    async def uses(wf: Workflow, paying: Any) -> Any:
         await (wf.gather(paying) if nested else paying)
         await wf.sleep(86400)
 
@@ -548,7 +548,7 @@ async def test_a_branch_inside_one_that_lost_makes_no_call() -> None:
         await wf.sleep(86400)  # cut here
         await wf.step(say, "never")
 
-    async def outer(wf: Workflow) -> None:
+    async def outer(wf: Workflow) -> Any:
         await wf.gather(inner(wf), wf.branch("named", inner, wf))
 
     async def flow(wf: Workflow) -> None:
