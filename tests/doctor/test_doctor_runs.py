@@ -53,6 +53,21 @@ def test_a_run_that_nothing_can_wake_is_found_until_it_looks_again(case: Case) -
     assert finding["details"] == [f"checkout 'order:2' ({run}): it waits for nothing that is open"]
 
 
+def test_a_run_that_waits_for_one_that_somebody_else_started_is_not_stuck(case: Case) -> None:
+    run, other = started(case, "order:5"), started(case, "ship:5")
+    case.sql(
+        f"UPDATE holdfast.work SET lease_generation = 1, available_at = '9999-01-01Z' WHERE id = '{run}'"
+    )
+    case.sql(f"UPDATE holdfast.workflow_runs SET asleep = 1, waits = '{{child:ship}}' WHERE id = '{run}'")
+    case.sql(
+        "INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome, linked)"
+        f" VALUES ('{run}', 1, 0, now(), now(), 'ship', 'child', 'done', '{other}')"
+    )
+    assert case.found("stuck_run") is None
+    case.sql(f"UPDATE holdfast.workflow_runs SET ended_at = now(), state = 'completed' WHERE id = '{other}'")
+    assert case.found("stuck_run") is not None
+
+
 def test_a_run_that_outlived_its_parent_is_found_until_it_is_cancelled(case: Case) -> None:
     parent, child = started(case, "order:3"), started(case, "order:3/ship")
     case.sql(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from holdfast.model.outcome import Outcome
+from holdfast.model.outcome import ErrorText, Outcome
 from holdfast.registry import Registry
 from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
@@ -51,6 +51,7 @@ class Store:
     lost: bool = False
     states: list[str] = field(default_factory=list)  # what it said of compensating
     beats: list[tuple[str, str | None]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # attempts
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
     def written(self) -> list[str]:
@@ -102,6 +103,9 @@ class MemoryJournal:
 
     def beat(self, key: str, detail: str | None) -> None:
         self.store.beats.append((key, detail))
+
+    def failed(self, key: str, attempt: int, error: ErrorText) -> None:
+        self.store.failed.append(f"{key} {attempt}: {error.summary}")
 
     def _write(self) -> None:
         if self._left is not None:

@@ -488,3 +488,78 @@ async def test_a_step_that_the_first_run_did_not_make_is_still_found() -> None:
     outcome = await run(flow, Store(), verify=True)
     assert isinstance(outcome, Held)
     assert "a replay asks for" in outcome.reason
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_what_a_branch_of_the_parent_pushed_in_one_that_lost_is_undone_after_a_replay(
+    nested: bool,
+) -> None:
+    """It was made outside and awaited inside: its records stand beside those of the branch that lost."""
+
+    async def pay(wf: Workflow) -> None:
+        wf.on_failure(undo, "pay")
+        await wf.step(say, "pay")
+
+    async def uses(wf: Workflow, paying: Any) -> Any:
+        await (wf.gather(paying) if nested else paying)
+        await wf.sleep(86400)
+
+    async def flow(wf: Workflow) -> str:
+        await wf.first(uses(wf, wf.branch("paying", pay, wf)), wf.signal(GO))
+        await wf.sleep(60)
+        said.append((wf.replaying, wf.patched("new")))
+        raise KeyError("oops")
+
+    said: list[tuple[bool, bool]] = []
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    store.signals.append(("go", "now"))
+    assert isinstance(await run(flow, store), Suspended)
+    assert ran == ["pay"]
+    store.clock += timedelta(seconds=61)
+    assert isinstance(await run(flow, store), DeadLettered)
+    assert ran == ["pay", "undo pay"]
+    assert said == [(False, True)], "nothing of the history is left to ask for"
+
+
+async def test_a_branch_that_is_awaited_later_is_not_begun_by_one_that_lost() -> None:
+    async def pay(wf: Workflow) -> str:
+        return await wf.step(say, "pay")
+
+    async def waits(wf: Workflow) -> str:
+        return await wf.signal(GO)
+
+    async def flow(wf: Workflow) -> str:
+        paying = wf.branch("paying", pay, wf)
+        await wf.first(waits(wf), wf.step(say, "quick"))
+        paid = await paying
+        await wf.sleep(60)
+        return paid
+
+    store = Store()
+    assert result(await run_on(flow, store)) == "pay"
+    assert sorted(ran) == ["pay", "quick"]
+
+
+async def test_a_branch_inside_one_that_lost_makes_no_call() -> None:
+    async def inner(wf: Workflow) -> None:
+        wf.on_failure(undo, "inner")
+        await wf.step(say, "inner")
+        await wf.sleep(86400)  # cut here
+        await wf.step(say, "never")
+
+    async def outer(wf: Workflow) -> Any:
+        await wf.gather(inner(wf), wf.branch("named", inner, wf))
+
+    async def flow(wf: Workflow) -> None:
+        await wf.first(outer(wf), wf.signal(GO))
+        await wf.sleep(2 * 86400)
+        raise KeyError("oops")
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    store.signals.append(("go", "now"))
+    assert isinstance(await run(flow, store), Suspended)
+    store.clock += timedelta(days=3)  # what was cut would be over by now
+    assert isinstance(await run(flow, store), DeadLettered)
+    assert ran == ["inner", "inner", "undo inner", "undo inner"]

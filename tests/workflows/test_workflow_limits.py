@@ -1,6 +1,7 @@
 """Code that asks for too much, or leaves: it harms its own run, in words, and the worker goes on."""
 
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast import (
     Holdfast,
     InvalidOption,
     ResultTimeout,
+    Signal,
     StepFailed,
     SyncWorkflow,
     Transaction,
@@ -19,8 +21,11 @@ from holdfast import (
     WorkflowType,
 )
 from holdfast.model.outcome import Completed, DeadLettered
+from holdfast.shapes.workflows import records
 from holdfast.shapes.workflows.core import Rules
 from holdfast.testing import Kit
+
+NOTE = Signal("note", str)
 
 
 def leaves() -> NoReturn:
@@ -191,3 +196,56 @@ def test_a_child_of_a_run_with_a_long_id_has_a_short_one(app: Holdfast, kit: Kit
     kit.create_queues()
     one, two = kit.workflows.run(parent.using(id="x" * 506).start())
     assert (one, len(two)) == ("x" * 506 + "/child", 36)
+
+
+@pytest.mark.parametrize("call", ["step", "transact", "sleep", "signal", "received"])
+async def test_no_call_of_any_kind_goes_beyond_the_limit_and_no_body_runs_in_vain(call: str) -> None:
+    made: list[str] = []
+
+    async def body(*_: object) -> None:
+        made.append(call)
+
+    async def flow(wf: Workflow) -> None:
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "step": lambda: wf.step(body),
+            "transact": lambda: wf.transact(body),
+            "sleep": lambda: wf.sleep(0),
+            "signal": lambda: wf.signal(NOTE, timeout=0),
+            "received": lambda: wf.received(NOTE),
+        }
+        for _ in range(4):
+            await calls[call]()
+
+    store = Store()
+    ended = await run(flow, store, rules=Rules(max_history=3))
+    assert isinstance(ended, DeadLettered), ended
+    assert ended.error.kind == "HistoryTooLong"
+    assert len(store.rows) == 3
+    assert len(made) in (0, 3)
+
+
+async def test_a_history_that_is_too_large_fails_the_run_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MOST_BYTES", 1000)
+    undone: list[int] = []
+
+    async def large() -> str:
+        return "x" * 300
+
+    async def undo(n: int) -> None:
+        undone.append(n)
+
+    async def flow(wf: Workflow, together: bool) -> None:
+        wf.on_failure(undo, 1)
+        if together:
+            await wf.gather(*(wf.step(large) for _ in range(10)))
+        for _ in range(10):
+            await wf.step(large)
+
+    for together in (False, True):
+        store = Store()
+        ended = await run(flow, store, together=together)
+        assert isinstance(ended, DeadLettered), ended
+        assert ended.error.kind == "HistoryTooLarge"
+        assert "more than the limit of 1,000. Use wf.continue_as_new() now and then" in ended.error.message
+        assert len([row for row in store.rows if row.record.kind == "step"]) == 4
+    assert undone == [1, 1]

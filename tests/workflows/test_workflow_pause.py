@@ -147,3 +147,31 @@ async def test_a_plain_function_is_paused_too(app: Holdfast, akit: Kit) -> None:
         assert began == ["s0"]
         assert (await WorkflowVerbs(akit.database, "ann").resume.arun(run.id)).changed
         assert await run.aresult(timeout=30) == ["s0", "s1", "s2"]
+
+
+async def test_a_paused_run_that_is_taken_up_again_makes_no_call(app: Holdfast, akit: Kit) -> None:
+    """Its owner was lost, or a worker has its version again. What was asked for before the claim is known with it."""
+    began: list[str] = []
+
+    async def body(word: str) -> str:
+        began.append(word)
+        return word
+
+    @app.workflow(sticky=0.05)
+    async def order(wf: Workflow) -> list[str]:
+        first = await wf.step(body, "first")
+        await wf.sleep(3600)
+        return [first, await wf.step(body, "second")]
+
+    akit.create_queues()
+    run = await order.astart()
+    await akit.arun_worker()
+    akit.clock.advance(7200)
+    assert (await WorkflowVerbs(akit.database, "ann").pause.arun(run.id)).changed
+    akit.sql("UPDATE holdfast.work SET available_at = now() - interval '1 hour' WHERE id = %s", [run.run_id])
+    await akit.arun_worker()
+    assert put_away(akit, run)
+    assert began == ["first"]
+    assert (await WorkflowVerbs(akit.database, "ann").resume.arun(run.id)).changed
+    await akit.arun_worker()
+    assert await run.aresult(timeout=25) == ["first", "second"]

@@ -100,6 +100,10 @@ class TooLarge(Exception):
     """A result that is not recorded, because it would be read again by every replay."""
 
 
+class Mistaken(TypeError):
+    """A step that was called with other arguments than its function takes."""
+
+
 def name_of(fn: Callable[..., Any], given: str | None, verb: str) -> str:
     if not callable(fn):
         said = shown(fn)
@@ -223,6 +227,23 @@ async def call(
         return await value if inspect.isawaitable(value) else value
     except EXITS as error:
         raise left("the step", error) from error
+    except TypeError as error:
+        raise mistaken(made, args, kwargs, error) from error.__cause__
+
+
+def mistaken(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: TypeError
+) -> TypeError:
+    """The error, or one that no other attempt would be without: the call does not fit the function."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return error
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return Mistaken(str(error))
+    return error
 
 
 def in_context(
@@ -236,7 +257,13 @@ def in_context(
 
 def error_text(error: BaseException, attempts: int) -> str:
     """As it is recorded: kind, message, attempts, and what NonRetryable carried."""
-    kind = "ResultTooLarge" if isinstance(error, TooLarge) else None
+    kind = (
+        "ResultTooLarge"
+        if isinstance(error, TooLarge)
+        else "TypeError"
+        if isinstance(error, Mistaken)
+        else None
+    )
     said = describe(error)
     found: dict[str, Any] = {"kind": kind or said.kind, "message": said.message, "attempts": attempts}
     if isinstance(error, NonRetryable) and error.data is not None:

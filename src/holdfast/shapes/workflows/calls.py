@@ -18,7 +18,7 @@ from ...tasks.convert import Misfit
 from ...tasks.newjob import NewJob
 from ...tasks.payload import shown
 from ...tasks.task import Task
-from .bodies import Options, Result, begin, call, fingerprint, name_of
+from .bodies import Options, Result, begin, call, fingerprint, mistaken, name_of
 from .core import Core, Scope
 from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
@@ -55,7 +55,9 @@ class Steps:
         place, found, input_hash = self._take(scope, name, "step", args, kwargs)
 
         body = Body(fn, args, kwargs, result)
-        attempts = Attempts(self._core, scope, place, "step", self._options, body.attempt, input_hash)
+        attempts = Attempts(
+            self._core, scope, place, "step", self._options, body.attempt, input_hash, result.is_async
+        )
         return Step(self._core, place, found, attempts.run, body.decode)
 
     def transact(
@@ -90,10 +92,13 @@ class Steps:
 
         async def attempt(attempts: Attempts, result: Result, number: int) -> Stored:
             def body(tx: Transaction) -> str:
+                made = begin(fn, (attempts.info, number))
                 try:
-                    return result.encode(begin(fn, (attempts.info, number))(tx, *args, **kwargs))
+                    return result.encode(made(tx, *args, **kwargs))
                 except EXITS as error:
                     raise left("the step", error) from error
+                except TypeError as error:
+                    raise mistaken(made, (tx, *args), kwargs, error) from error.__cause__
 
             return await core.transact_blocking(body, lambda text: attempts.done(number, text))
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from ...db.database import Database
+from ...model.outcome import ErrorText
 from ...tasks.taskset import TaskSet
 from . import runs, store
 from .declare import KIND
@@ -80,6 +81,9 @@ class Past:
         """No body runs."""
 
     def beat(self, key: str, detail: str | None) -> None:
+        """No body runs."""
+
+    def failed(self, key: str, attempt: int, error: ErrorText) -> None:
         """No body runs."""
 
     async def history(self) -> History:

@@ -45,6 +45,7 @@ class Scope:
     lost: bool = (
         False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
     )
+    ending: bool = False  # its branch is cancelled: it lost, or the call that it is of was
     task: "asyncio.Task[Any] | None" = None
     seeds: dict[str, int] = field(default_factory=dict)  # how often random() and uuid() were called
 
@@ -88,7 +89,9 @@ class Core(Records):
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
+        self.made: set[str] = set()  # scopes of named branches that have not begun
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
+        self.unknown_cut: UnscopedTask | None = None  # a call was cancelled by nobody that a replay knows
 
     @property
     def sticky(self) -> float:
@@ -114,6 +117,8 @@ class Core(Records):
         """The scope that calls; nobody else may."""
         if self.stopped is not None:
             raise self.stopped
+        if self.unknown_cut is not None:
+            raise self.unknown_cut
         scope = current.get()
         if scope is None or scope.core is not self or scope.task is not asyncio.current_task(self.loop):
             raise UnscopedTask(
@@ -122,6 +127,15 @@ class Core(Records):
                 "workflow's function alone"
             )
         return scope
+
+    def cut(self, scope: Scope) -> None:
+        """A call of this scope was cancelled. Nobody but us may do that: it is not raised here, because asyncio cancels
+        whatever there is when its loop ends."""
+        if self.stopped is None and not scope.ending and not scope.lost:
+            self.unknown_cut = UnscopedTask(
+                "a call of wf was cancelled by asyncio.timeout(), wait_for() or task.cancel(), and a replay could not know "
+                "that. Use wf.using(timeout=...) for a step, wf.signal(..., timeout=...), or wf.first(..., wf.sleep(...))"
+            )
 
     def stop(self, raised: BaseException, outcome: Outcome) -> None:
         """Nothing is recorded from now on, and the code leaves memory."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ... import failpoints, telemetry
 from ...db.faults import BadRow, Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
+from ...model.outcome import ErrorText
 from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
@@ -34,7 +35,7 @@ from .journal import (
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 from .rows import plain_row
-from .working import AtWork, Said, steps_text
+from .working import AtWork, FailedAttempt, Said, steps_text
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
@@ -106,6 +107,9 @@ class DatabaseJournal:
             said = "; ".join(f"{key}: {text}" if text else key for key, text in self._beats.items())
             self._job.progress(0.0, said)
 
+    def failed(self, key: str, attempt: int, error: ErrorText) -> None:
+        self._recorder.failed(FailedAttempt(self._grant, key, attempt, error, self._job._worker, self.time()))
+
     # Reading ------------------------------------------------------------------------------------------------------------
 
     async def history(self) -> History:
@@ -129,6 +133,7 @@ class DatabaseJournal:
                     f"{claimed.task} is a workflow: this job was not made by workflow_start(), or its run was removed"
                 ) from None
         self._history = found
+        self.paused = found.paused
         if found.cancel_requested:
             self.cancelled.set(found.cancel_reason)
         return found

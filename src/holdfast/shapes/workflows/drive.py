@@ -5,12 +5,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import telemetry
 from ...errors import ConfigurationError
 from ...model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Held, Outcome, Released
+from ...model.signals import Cancel, HandlerSignal, Retry, Snooze
 from ...model.text import describe
 from ...tasks.payload import stored_order
 from .core import Core, Rules, Scope, current
@@ -116,19 +117,23 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
     workflow = Workflow(core, code.encode, code.events)
     try:
         value = await code.call(workflow, arguments)
+        if core.unknown_cut is not None:
+            raise core.unknown_cut
         core.end(scope)
         result = code.encode_result(value)
     except ContinueAsNew as ended:
         core.end(scope)
         await core.finish()
         return ended
-    except (Exception, BaseExceptionGroup, *EXITS) as error:
+    except (Exception, BaseExceptionGroup, HandlerSignal, asyncio.CancelledError, *EXITS) as error:
         if core.stopped is not None:
             raise core.stopped from error
+        if scope.task is not None and scope.task.cancelling():  # by whoever ends the loop
+            raise
         core.end(scope)
         await workflow._saga.compensate(scope)
         await core.finish()
-        return _failed(error, workflow._saga.failed)
+        return _failed(core.unknown_cut or error, workflow._saga.failed)
     else:
         await core.finish(completed=True)
         return Completed(result)
@@ -138,11 +143,23 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
 
 def _failed(error: BaseException, undone: Sequence[str]) -> Outcome:
     more = f". Not undone: {'; '.join(undone)}" if undone else ""
-    if isinstance(error, WorkflowCancelled) and not undone:
-        return Cancelled(str(error))
-    said = describe(error)
+    if isinstance(error, WorkflowCancelled | Cancel) and not undone:
+        return Cancelled(describe(error).message)
+    said = _told(error)
     kind = error.kind if isinstance(error, WorkflowFailed) and error.kind else said.kind
     return DeadLettered(ErrorText(kind, f"{said.message}{more}", said.trace))
+
+
+def _told(error: BaseException) -> ErrorText:
+    """In words; what handlers raise to be called again is no way to go on for a run."""
+    said = describe(error)
+    if isinstance(error, Snooze):
+        return replace(said, message="a workflow cannot raise Snooze. Write wf.sleep()")
+    if isinstance(error, Retry):
+        return replace(
+            said, message=f"a workflow cannot raise Retry: only its steps are tried again. {said.message}"
+        )
+    return said
 
 
 async def _verified(core: Core, code: Code, arguments: dict[str, Any], ended: Outcome) -> Outcome:

@@ -81,4 +81,6 @@ def _do(run: RunView, verb: str) -> Advice:
 
 
 def _again(step: Retrying) -> str:
+    if step.error is not None and step.error.partition(":")[0] == "Snooze":
+        return f"step {step.key} asked for a pause."
     return f"step {step.key} is tried again after {step.failed} failed: {cut(step.error or '')}"

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from ...errors import HoldfastError
+from ...model.outcome import ErrorText
 from .outgoing import NewEvent
 
 Kind = Literal[
@@ -72,6 +73,7 @@ class History(NamedTuple):
     state: str  # of the run: open, compensating, ...
     seed: UUID | None = None  # of a fork: the run whose random numbers it goes on with
     cancel_reason: str | None = None
+    paused: bool = False  # by an operator, before this claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,10 @@ class Journal(Protocol):
 
     def beat(self, key: str, detail: str | None) -> None:
         """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
+        ...
+
+    def failed(self, key: str, attempt: int, error: ErrorText) -> None:
+        """An attempt of a step failed. Written beside the others of its job, for people: nobody waits for it."""
         ...
 
     async def record(

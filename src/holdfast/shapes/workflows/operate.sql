@@ -263,6 +263,8 @@ WHERE s.status = 'pending' AND s.lease_generation = s.asleep AND s.available_at 
       SELECT FROM unnest(s.waits) AS w(name)
       WHERE w.name !~ '^(child|call):'
          OR EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = s.id AND 'child:' || c.parent_key = w.name AND c.ended_at IS NULL)
+         OR EXISTS (SELECT FROM holdfast.workflow_steps p JOIN holdfast.workflow_runs c ON c.id = p.linked   -- that somebody else has started
+                    WHERE p.run_id = s.id AND p.key = substr(w.name, 7) AND w.name ~ '^child:' AND c.ended_at IS NULL)
          OR EXISTS (SELECT FROM holdfast.workflow_calls c WHERE c.run_id = s.id AND 'call:' || c.key = w.name))))
 ORDER BY s.id LIMIT 100;
 

@@ -73,6 +73,9 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
                     "this branch was begun before: its steps have their keys. Call wf.branch() again"
                 )
             call._begun = True
+            core.made.discard(call._scope)
+            if scope.lost:  # which asks for no record
+                core.replay.drop(call._scope)
     number = core.replay.branches(scope.name)
     inside = f"{scope.name}/" if scope.name else ""
     return [
@@ -82,7 +85,7 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
             scope.at,
             scope.cancellable,
             scope.cancel_raised,
-            scope.lost,
+            lost=scope.lost,
         )
         for index, call in enumerate(calls)
     ]
@@ -115,7 +118,7 @@ async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list
         return []
     family = _Family(core, len(calls), first=False)
     tasks = _start(core, calls, scopes, family)
-    await _all(tasks, family)
+    await _all(core, scope, tasks, scopes, family)
     scope.at = max([scope.at, *(branch.at for branch in scopes)])
     scope.cancel_raised = any(branch.cancel_raised for branch in scopes)
     if core.stopped is not None:
@@ -140,7 +143,7 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
         await _pushed_before(core, calls, scopes, winner)
         family = _Family(core, 1, first=True)
         tasks = _start(core, [calls[winner]], [scopes[winner]], family)
-        await _all(tasks, family)
+        await _all(core, scope, tasks, [scopes[winner]], family)
     else:
         family = _Family(core, len(calls), first=True)
         tasks = _start(core, calls, scopes, family)
@@ -153,9 +156,12 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
             found = await core.record(
                 Record(place.key, "decision", "done", place.ordinal, str(winner), began=began)
             )
+        except asyncio.CancelledError:
+            core.cut(scope)
+            raise
         finally:
             family.resume()
-            await _cancel(tasks)
+            await _cancel(tasks, scopes)
         tasks = [tasks[winner]]
     if core.stopped is not None:
         raise core.stopped
@@ -182,11 +188,12 @@ async def _pushed_before(
     that they are known again: what it did is to be undone as if its owner was not lost. Nobody asks for the records of
     the rest."""
     again = []
+    elsewhere = any(map(core.replay.has_records, core.made))  # a branch that one of these may have begun
     for index, (call, scope) in enumerate(zip(calls, scopes, strict=True)):
         if index == winner or isinstance(call, Step):
             continue
         core.replay.drop(scope.name)
-        if core.replay.pushed(scope.name):
+        if core.replay.pushed(scope.name) or elsewhere:
             scope.lost = True
             again.append(index)
         elif inspect.iscoroutine(call):
@@ -198,7 +205,7 @@ async def _pushed_before(
             await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
             family.resume()
-            await _cancel(tasks)
+            await _cancel(tasks, scopes)
 
 
 def _start(
@@ -211,18 +218,23 @@ def _start(
     ]
 
 
-async def _all(tasks: "list[asyncio.Task[Any]]", family: _Family) -> None:
+async def _all(
+    core: Core, scope: Scope, tasks: "list[asyncio.Task[Any]]", scopes: Sequence[Scope], family: _Family
+) -> None:
     """Until each has ended; if the caller is to end, they are too."""
     try:
         await asyncio.wait(tasks)
         _noted(tasks)
     except asyncio.CancelledError:
+        core.cut(scope)
         family.resume()
-        await _cancel(tasks)
+        await _cancel(tasks, scopes)
         raise
 
 
-async def _cancel(tasks: "list[asyncio.Task[Any]]") -> None:
+async def _cancel(tasks: "list[asyncio.Task[Any]]", scopes: Sequence[Scope]) -> None:
+    for scope in scopes:
+        scope.ending = True
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -129,6 +129,20 @@ INSERT INTO holdfast.workflow_at_work AS a (run_id, generation, era, steps)
 SELECT g.run_id, g.generation, g.era, g.steps::jsonb FROM given g WHERE g.steps IS NOT NULL ORDER BY g.run_id
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, era = excluded.era, steps = excluded.steps WHERE a.generation <= excluded.generation;
 
+-- name: workflow_failed
+-- Attempts of steps that failed, among the errors of their run's job. What an owner says that has lost the run is left out.
+-- $1 ids, $2 queues, $3 generations, $4 tokens, $5 attempts, $6 when, $7 workers, $8 kinds, $9 messages, $10 traces
+INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
+SELECT d.id, d.queue, d.attempt, d.generation, to_timestamp(d.at), d.worker, d.kind, d.message, d.trace
+FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text[]), unnest($3::text::bigint[]), unnest($4::uuid[]), unnest($5::text::int[]), unnest($6::float8[]), unnest($7::text[]),
+                unnest($8::text[]), unnest($9::text[]), unnest($10::text[])) WITH ORDINALITY
+     AS d(id, queue, generation, token, attempt, at, worker, kind, message, trace, n)
+CROSS JOIN LATERAL (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing' OFFSET 0
+) w
+ORDER BY d.n;
+
 -- name: workflow_compensates
 -- A run begins to compensate, or goes on after that: for those who look at it. Nobody is waited for; where somebody holds the run it says nothing.
 -- $1 queue, $2 id, $3 generation, $4 token, $5 the state from now on, $6 the state before
@@ -155,7 +169,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.w
 -- $1 ids
 SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL, r.seed,
        CASE WHEN r.cancel_requested_at IS NOT NULL THEN nullif(r.cancel_reason, '') WHEN r.deadline <= holdfast.now() THEN 'its timeout is over' END,
-       s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
+       r.paused_at IS NOT NULL, s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id
 LEFT JOIN LATERAL (SELECT s.* FROM holdfast.workflow_steps s WHERE s.run_id = d.id ORDER BY s.n OFFSET 0) s ON true;

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -24,7 +25,7 @@ from . import store
 from .faults import Evicted
 from .journal import History, Record, RecordRefused, Stored, Wait
 from .lanes import MOST_ROWS, Asked, Lane
-from .working import LONG, Said, Told, say
+from .working import LONG, FailedAttempt, Said, Told, log_failed, say
 
 T = TypeVar("T")
 LEAST_RUNS = 8  # of a batch that is cut in half
@@ -54,6 +55,7 @@ class Recorder:
         self._records: Lane[store.Entry] = Lane()
         self._decisions: Lane[tuple[Wait, Sequence[Record]]] = Lane()
         self._suspends: Lane[Sequence[Wait]] = Lane()
+        self._failed: deque[FailedAttempt] = deque(maxlen=MOST_ROWS)
         self._histories: dict[str, list[asyncio.Future[History]]] = {}
         self._wake = asyncio.Event()
         self._look = asyncio.Event()
@@ -105,6 +107,11 @@ class Recorder:
         self._wake.set()
         self.start()
         return await future
+
+    def failed(self, attempt: FailedAttempt) -> None:
+        """It is written before whatever its run has ready after it."""
+        self._failed.append(attempt)
+        self._wake.set()
 
     def _ask(
         self, lane: Lane[T], grant: Owned, what: T, size: int = 0, rows: int = 1
@@ -171,7 +178,9 @@ class Recorder:
                 pause = min(pause * 2, 2.0)
 
     async def _write_all(self) -> None:
-        while self._histories or self._decisions or self._suspends or self._records:
+        while self._failed or self._histories or self._decisions or self._suspends or self._records:
+            if self._failed:
+                await self._log_failed()
             if self._histories:
                 await self._read_histories()
             if self._records:
@@ -183,6 +192,15 @@ class Recorder:
                 await self._in_batches(self._suspends, self._write_suspends)
         await self._wake.wait()
         self._wake.clear()
+
+    async def _log_failed(self) -> None:
+        batch = list(self._failed)
+        self._failed.clear()
+        try:
+            await self._session.run(log_failed(batch))
+        except DatabaseUnavailable:
+            self._failed.extendleft(reversed(batch))
+            raise
 
     async def _others_come(self) -> None:
         """Where few have come, the loop turns a few times, so that those that the last statement let go on come too: else
@@ -229,9 +247,8 @@ class Recorder:
                 self._later(self._lane_of(write), asked)
 
     def _lane_of(self, write: object) -> Lane[Any]:
-        if write == self._write_records:
-            return self._records
-        return self._decisions if write == self._write_decisions else self._suspends
+        other = self._decisions if write == self._write_decisions else self._suspends
+        return self._records if write == self._write_records else other
 
     def _later(self, lane: Lane[T], asked: Asked[T]) -> None:
         """Somebody holds its row: once more in a moment."""

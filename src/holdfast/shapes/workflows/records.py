@@ -14,8 +14,9 @@ from ...model.text import storable
 from .faults import Evicted, WorkflowFailed
 from .journal import Journal, NewChild, NewJobs, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
-from .replay import Replay
+from .replay import Replay, size_of
 
+MOST_BYTES = 16 * 1024 * 1024  # of a history: each claim reads it, and at its end it becomes one row
 MOST_LATER = 4096  # characters of a result that may be written with the end of its run
 
 
@@ -31,7 +32,8 @@ class Records(ABC):
         self._pending: list[Record] = []
         self._outgoing: dict[str, tuple[Record, NewEvent]] = {}  # by their key, until they are written
         self._shown: str | None = None
-        self._writing = 0  # records that are on their way
+        self._writing = 0  # records that are on their way,
+        self._writing_size = 0  # and what they hold
         self.behind = False  # something waits to be written that must be durable before anything else begins
         self.flushing = False
         self._flushed: asyncio.Future[None] | None = None  # the end of one that others wait for
@@ -85,7 +87,9 @@ class Records(ABC):
         under_way = self._begin_flush()
         rows, shown = self._drain(), self._shown
         self._shown = None
+        size = size_of(row)
         self._writing += 1
+        self._writing_size += size
         try:
             try:
                 at = await self._write([*rows, row], shown)
@@ -102,6 +106,7 @@ class Records(ABC):
             self.lost(error)
         finally:
             self._writing -= 1
+            self._writing_size -= size
             self._end_flush(under_way)
         self._keep([*rows, row], at)
         return Stored(row, 0, at)
@@ -316,14 +321,26 @@ class Records(ABC):
                 self._outgoing.pop(row.key, None)
                 self.replay.keep(Stored(row, 0, at))
 
-    def _check_length(self, row: Record) -> None:
-        length = len(self.replay) + self._writing
-        if length >= self._most and row.kind != "compensation":
+    def check_length(self, key: str) -> None:
+        """Before a call is made: a body whose end could not be recorded does not run."""
+        length, size = len(self.replay) + self._writing, self.replay.size + self._writing_size
+        if (length < self._most and size < MOST_BYTES) or self.replay.stored(key) is not None:
+            return
+        if length >= self._most:
             raise WorkflowFailed(
                 f"the history has {length:,} records, which is the limit. Use wf.continue_as_new() now and then, "
                 "or declare the workflow with a larger max_history",
                 kind="HistoryTooLong",
             )
+        raise WorkflowFailed(
+            f"the history has {size:,} bytes of JSON, more than the limit of {MOST_BYTES:,}. Use wf.continue_as_new() now "
+            "and then, or store results elsewhere (a table, a file, object storage) and return references",
+            kind="HistoryTooLarge",
+        )
+
+    def _check_length(self, row: Record) -> None:
+        if row.kind != "compensation":
+            self.check_length(row.key)
 
 
 def _refused(row: Record, error: RecordRefused) -> Record:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...errors import InvalidOption
 from ...tasks.payload import shown
 from .faults import Diverged
-from .journal import Kind, Stored
+from .journal import Kind, Record, Stored
 
 KEY_BYTES = 1024  # as the table of records says
 ADVICE = "see holdfast workflow check"
@@ -45,6 +45,7 @@ class Replay:
         self._patches: dict[str, bool] = {}
         self._marked: set[str] = set()  # markers that were there at the beginning
         self._latest: datetime | None = None
+        self.size = 0  # of results and errors, as text
         for row in rows:
             self.keep(row)
             if row.record.ordinal is not None:
@@ -133,6 +134,10 @@ class Replay:
             self._left -= len(state.unasked)
             state.unasked.clear()
 
+    def has_records(self, scope: str) -> bool:
+        """Whether a branch left something: compensations, or records that nobody has asked for yet."""
+        return scope in self._pushed or any(state.unasked for state in self._below.get(scope, ()))
+
     def pushed(self, scope: str) -> bool:
         """Whether a branch had pushed compensations."""
         return scope in self._pushed
@@ -158,6 +163,9 @@ class Replay:
 
     def keep(self, row: Stored) -> None:
         """A record, also one that was written just now."""
+        if (before := self._rows.get(row.record.key)) is not None:
+            self.size -= size_of(before.record)
+        self.size += size_of(row.record)
         self._rows[row.record.key] = row
         if row.record.kind == "compensation" and row.record.key.startswith("saga/"):
             self._pushed.update(_with_outer(scope_of(row.record.key.removeprefix("saga/"))))
@@ -178,6 +186,10 @@ class Replay:
     def _count(self, state: _Scope, name: str) -> str:
         state.names[name] = number = state.names.get(name, 0) + 1
         return "" if number == 1 else f"#{number}"
+
+
+def size_of(row: Record) -> int:
+    return len(row.result or "") + len(row.error or "")
 
 
 def marker(patch: str) -> str:

@@ -89,6 +89,10 @@ class Saga:
             await core.compensates(True)
             attempts = Attempts(core, scope, place, "compensation", replace(FOR_EVER), attempt)
             found = await attempts.run(found)
+            if found.record.outcome == "failed":
+                telemetry.emit(
+                    "workflow.not_undone", level=40, run_id=str(core.history.run_id), key=place.key
+                )
         try:
             core.seen(scope, found)
         except StepFailed as error:

@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 from ... import telemetry
 from ...errors import InvalidPayload
 from ...model.duration import seconds
-from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry
+from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
+from ...model.text import describe
+from ...runtime.handler import LONGEST_DELAY
 from ...tasks.convert import Misfit
-from .bodies import Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
+from .bodies import Mistaken, Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
 from .core import UNDECIDED, Core, Scope, cancelled, current
-from .faults import Evicted, NonRetryable, WorkflowCancelled
+from .faults import Evicted, NonRetryable, UnscopedTask, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import SignalMisfit
 from .records import MOST_LATER
@@ -22,7 +24,8 @@ from .replay import Place
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
-_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge)
+# What another attempt would end with too.
+_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, Mistaken)
 
 
 class Step(Generic[T_co]):
@@ -58,7 +61,12 @@ class Step(Generic[T_co]):
     async def _value(self, scope: Scope) -> T_co:
         if self._row is None:
             self._core.begins(scope, self._place, self._found)
-        row = self._core.seen(scope, await self._settled())
+        try:
+            settled = await self._settled()
+        except asyncio.CancelledError:
+            self._core.cut(scope)
+            raise
+        row = self._core.seen(scope, settled)
         try:
             return self._decode(row)
         except SignalMisfit as error:
@@ -80,6 +88,7 @@ class Step(Generic[T_co]):
                         await self._core.flush()
                     if self._core.journal.paused:
                         await self._core.while_paused(self.key)
+                    self._core.check_length(self.key)
                     self._row = await self._act(self._found)
                 finally:
                     self._going = False
@@ -105,6 +114,7 @@ class Attempts:
     options: Options
     attempt: Attempt
     input_hash: bytes | None = None
+    stoppable: bool = True  # False: a plain function in a thread, which nobody can end
     cancellable: bool = True
     began: float = 0.0
 
@@ -128,7 +138,7 @@ class Attempts:
                 return await self._done(number, made or "null")
             if isinstance(error, asyncio.CancelledError):
                 continue  # the next look says that it was cancelled
-            delay = self._delay(error, number)
+            number, error, delay = self._judged(error, number)
             if delay is None:
                 return await core.record(self._failed(error, number))
             if not await self._pause(error, number, delay):
@@ -148,7 +158,7 @@ class Attempts:
         core.journal.begins(place.key, self.kind, place.ordinal, self.began, number)
         limited = self.options.timeout is not None or self.options.deadline is not None
         task = in_context(self._limited(number) if limited else self._unlimited(number), current, core.loop)
-        if self._interruptible():
+        if self.stoppable and self._interruptible():
             core.cancel_with(task)
         made, error = await self._ended(task)
         if core.stopped is not None:
@@ -207,9 +217,22 @@ class Attempts:
                 raise
             raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
 
+    def _judged(self, error: BaseException, number: int) -> tuple[int, BaseException, float | None]:
+        """How many attempts are spent, with what the last one failed, and the seconds to the next; None: there is none."""
+        if isinstance(error, Snooze):
+            number -= 1  # it spends none
+        else:
+            self.core.journal.failed(self.place.key, number, describe(error))
+        try:
+            return number, error, self._delay(error, number)
+        except (TypeError, ValueError) as wrong:  # of Retry(after=) or Snooze(after=)
+            return number, wrong, None
+
     def _delay(self, error: BaseException, number: int) -> float | None:
         """Seconds to the next attempt; None: there is none."""
-        if isinstance(error, _FINAL) or number >= self.options.max_attempts:
+        if isinstance(error, _FINAL) or (
+            number >= self.options.max_attempts and not isinstance(error, Snooze)
+        ):
             return None
         if not isinstance(error, Exception | HandlerSignal):
             return None
@@ -217,8 +240,8 @@ class Attempts:
         if retry.deadline is not None and self.core.journal.time() >= self.began + seconds(retry.deadline):
             return None
         delay = retry.delay(number)
-        if isinstance(error, Retry) and error.after is not None:
-            delay = seconds(error.after, "Retry(after=)")
+        if isinstance(error, Retry | Snooze) and error.after is not None:
+            delay = min(seconds(error.after, f"{type(error).__name__}(after=)"), LONGEST_DELAY)
         if self.options.deadline is not None:
             over = self.core.journal.time() + delay >= self.began + self.options.deadline
             return None if over else delay

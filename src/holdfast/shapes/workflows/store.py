@@ -281,14 +281,14 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
     def decode(rows: Sequence[Row]) -> dict[str, tuple[History, bool]]:
         found: dict[str, tuple[History, bool]] = {}
         for row in rows:
-            run_id, key, version, era, at, cancelled, state, ended, seed, why = row[:10]
+            run_id, key, version, era, at, cancelled, state, ended, seed, why, paused = row[:11]
             if run_id not in found:
-                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed, why)
+                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed, why, paused)
                 found[run_id] = (new, ended)
-            if row[10] is not None:
+            if row[11] is not None:
                 written = found[run_id][0].rows
                 assert isinstance(written, list)
-                written.append(_stored(row[10:]))
+                written.append(_stored(row[11:]))
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)

@@ -1,5 +1,6 @@
 """Workflow: what the function of a run is given, and does everything durable through."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -137,6 +138,7 @@ class Workflow(Steps):
         if name in _OWN_SCOPES or _UNNAMED.fullmatch(name):
             raise InvalidOption(f"a branch cannot be called {name!r}: that name is our own. Take another")
         key = core.replay.take_apart(scope.name, name).key
+        core.made.add(key)
         return parallel.Branch(core, key, lambda: fn(*args, **kwargs))
 
     # Time and messages
@@ -301,12 +303,17 @@ class Workflow(Steps):
         row = core.find(scope, place, kind)
         if row is None:
             core.begins(scope)
+            core.check_length(place.key)
             began = core.journal.time()
             wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
             cancellable = core.may_cancel(scope)
-            row = await core.waits.until_decided(
-                Wait(place.key, place.ordinal, wait_kind, signal, until, began, cancellable)
-            )
+            try:
+                row = await core.waits.until_decided(
+                    Wait(place.key, place.ordinal, wait_kind, signal, until, began, cancellable)
+                )
+            except asyncio.CancelledError:
+                core.cut(scope)
+                raise
         return core.seen(scope, row)
 
     def _taken(self, scope: Scope, signal: Signal[T], row: Stored) -> Received[T]:

@@ -8,6 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ...model.job import Owned
+from ...model.outcome import ErrorText
+from ...model.text import storable
 from ...store.arrays import int_array, text_array, uuid_array
 from ...store.statement import Statement, named, nothing
 
@@ -60,6 +63,34 @@ def steps_text(steps: Iterable[tuple[str, AtWork]], before: float) -> str | None
         if one.began <= before
     ]
     return json.dumps(rows) if rows else None
+
+
+class FailedAttempt(NamedTuple):
+    """An attempt of a step that failed, as it stands among the errors of the run's job."""
+
+    grant: Owned
+    key: str
+    attempt: int
+    error: ErrorText
+    worker: str
+    at: float  # seconds since 1970
+
+
+def log_failed(found: Sequence[FailedAttempt]) -> Statement[None]:
+    """Of runs that are still their owners'."""
+    params = (
+        uuid_array([one.grant.id_text for one in found]),
+        [one.grant.queue for one in found],
+        int_array([one.grant.generation for one in found]),
+        uuid_array([one.grant.token_text for one in found]),
+        int_array([one.attempt for one in found]),
+        [one.at for one in found],
+        [one.worker for one in found],
+        [one.error.kind for one in found],
+        [storable(f"{one.key}: {one.error.message}" if one.error.message else one.key) for one in found],
+        [one.error.trace for one in found],
+    )
+    return named("workflow_failed", params, nothing)
 
 
 def say(news: Sequence[Said]) -> Statement[None]:
