@@ -8,19 +8,21 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.test import override_settings
+from psycopg import sql
 from tests.conftest import wait_until
 from tests.django_app.stock import life
 from tests.django_app.stock.tasks import areceive, receive
 from tests.surface.test_cli_worker import Process
 
-from holdfast import ConfigurationError, HoldfastError
+from holdfast import ConfigurationError, HoldfastError, WrongConnection
 from holdfast import sql as files
 from holdfast.contrib.django import app
 from holdfast.contrib.django.address import address_of
@@ -110,6 +112,47 @@ def test_the_address_is_that_of_djangos_connection(at: str, monkeypatch: pytest.
     monkeypatch.setitem(connections.settings["default"], "NAME", "postgres")  # as a test runner does
     assert database() == "postgres"
     app.close()
+
+
+def test_a_connection_to_another_database_than_that_of_the_jobs_is_refused(
+    stock: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has our schema too, say: the job would be where no worker looks."""
+    default = connections.settings["default"]
+    same, other = dict(default), {**default, "NAME": "postgres"}
+    monkeypatch.setitem(connections.settings, "same", same)
+    monkeypatch.setitem(connections.settings, "other", other)
+    with transaction.atomic(using="same"):
+        receive.using(conn=connections["same"]).enqueue(name="bolt")
+    with pytest.raises(WrongConnection) as refused, transaction.atomic(using="other"):
+        receive.using(conn=connections["other"]).enqueue(name="nut")
+    assert str(refused.value) == (
+        "this is Django's connection to DATABASES['other'], but settings.HOLDFAST puts jobs into DATABASES['default']. "
+        "Pass django.db.connections['default'], inside of transaction.atomic(using='default')"
+    )
+    assert len(stock.jobs()) == 1
+    connections.close_all()
+
+
+def test_our_connections_have_the_role_that_djangos_assume(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else jobs of the one would not be the other's to see: `migrate` makes the schema on a connection of ours."""
+    role = f'the shop\\{uuid4().hex[:8]}"'
+    with psycopg.connect(at) as conn:
+        conn.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+    try:
+        options = {"assume_role": role, "options": "-c work_mem=7MB"}
+        monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
+        connections.close_all()
+        with psycopg.connect(address_of("default")) as conn:
+            found = conn.execute("SELECT current_user, current_setting('work_mem')").fetchone()
+        assert found == (role, "7MB")
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT current_user, current_setting('work_mem')")
+            assert cursor.fetchone() == found
+    finally:
+        connections.close_all()
+        with psycopg.connect(at) as conn:
+            conn.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +252,7 @@ def test_a_test_runner_can_drop_its_database(at: str) -> None:
     """Also where its tests enqueue on connections of our own, in threads and in tasks."""
     done = manage("test", "tests.django_app.stock.tests", "--noinput")
     assert done.returncode == 0, done.stderr
-    assert "Ran 1 test" in done.stderr
+    assert "Ran 5 tests" in done.stderr
     with psycopg.connect(at) as conn:
         left = conn.execute(
             "SELECT 1 FROM pg_database WHERE datname = 'test_' || current_database()"

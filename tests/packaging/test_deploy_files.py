@@ -64,6 +64,12 @@ def test_compose_waits_for_the_database_and_the_schema() -> None:
     assert services["database"]["healthcheck"]["test"][1] == "pg_isready"
     assert "/livez" in services["worker"]["healthcheck"]["test"][-1]
     assert float(services["worker"]["stop_grace_period"].removesuffix("s")) >= Settings().drain + 10
+    environment = services["worker"]["environment"]
+    assert environment == services["migrate"]["environment"]
+    assert "$" not in environment["HOLDFAST_DATABASE_URL"], (
+        "a password in an address would have to be encoded"
+    )
+    assert environment["PGPASSWORD"] == services["database"]["environment"]["POSTGRES_PASSWORD"]
     assert set(COMPOSE["volumes"]) == {v.split(":")[0] for v in services["database"]["volumes"]}
 
 
@@ -74,6 +80,10 @@ def test_kubernetes_has_probes_no_root_and_grace_enough() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
         command(container["command"])
+    image = KUBERNETES[0]["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert KUBERNETES[0]["metadata"]["name"].endswith(
+        f"-{image.partition(':')[2]}"
+    )  # a second release is another Job
     pod = KUBERNETES[1]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= Settings().drain + 10
     (container,) = pod["containers"]
@@ -105,6 +115,9 @@ def test_the_unit_of_systemd_is_one(tmp_path: Path) -> None:
     command([Path(program).name, *rest])
     assert service["User"] != "root"
     assert int(service["TimeoutStopSec"]) > Settings().drain + 10
+    assert (
+        unit["Unit"]["StartLimitIntervalSec"] == "0"
+    )  # else it gives up after five starts within ten seconds
     if shutil.which("systemd-analyze") is None:
         return
     here = tmp_path / "worker.service"  # with a program and a folder that this machine has

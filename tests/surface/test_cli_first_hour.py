@@ -17,7 +17,7 @@ from tests.surface.running import Cli
 
 from holdfast import ConfigurationError, Holdfast
 from holdfast.cli import apps, busy, worker
-from holdfast.cli.render import Cell, ago, fitted
+from holdfast.cli.render import Cell, ago, fitted, print_table
 from holdfast.tasks.task import raw_job
 from holdfast.testing import Kit
 
@@ -102,6 +102,20 @@ def test_a_table_becomes_short_before_it_loses_columns() -> None:
     assert fitted(HEADS, rows, 70, drop=("queue",))[0] == ["id", "task", "note"]
     assert fitted(HEADS, rows, 40)[0] == ["id", "queue"]
     assert fitted(HEADS, rows, 5)[0] == ["id"]
+
+
+def test_characters_of_two_columns_are_counted_as_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key is there to be copied: a column that is too narrow would cut it."""
+    rows = [("注文-17", "1"), ("é-17", "22")]
+    print_table(("key", "jobs"), rows, right=("jobs",))
+    assert capsys.readouterr().out == "key      jobs\n注文-17     1\né-17       22\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_table(("key", "jobs"), rows, right=("jobs",))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["key", "注文-17", "é-17"]
 
 
 def test_moments_are_relative_where_there_is_no_room() -> None:

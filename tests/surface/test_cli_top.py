@@ -89,9 +89,9 @@ def test_a_picture_is_drawn_over_the_one_before_it() -> None:
 class Terminal:
     """`holdfast top` at a terminal of 24 lines and 80 columns."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, kind: str = "xterm") -> None:
         self._ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        environment = {**os.environ, "TERM": kind, "COLUMNS": "80", "LINES": "24"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "top", "-d", url, "--every", "200ms"],
             stdin=theirs,
@@ -135,6 +135,22 @@ def test_at_a_terminal_it_has_a_screen_of_its_own_and_gives_it_back(terminal: Te
     terminal.process.send_signal(signal.SIGINT)
     terminal.until("\x1b[?7h\x1b[?25h\x1b[?1049l")
     assert terminal.process.wait(within(10)) == 0
+
+
+def test_ended_by_a_signal_it_gives_the_terminal_back(terminal: Terminal) -> None:
+    terminal.until("Ctrl-C leaves")
+    terminal.process.terminate()
+    terminal.until("\x1b[?7h\x1b[?25h\x1b[?1049l")
+    assert terminal.process.wait(within(10)) == 128 + signal.SIGTERM
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_one_after_the_other(shop: Kit) -> None:
+    dumb = Terminal(shop.url, "dumb")
+    try:
+        dumb.until("Ctrl-C leaves", 2)
+    finally:
+        dumb.close()
+    assert "\x1b" not in dumb.text
 
 
 def test_a_database_that_is_away_is_said_and_waited_for(shop: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any, TextIO
@@ -134,7 +135,7 @@ def folded(text: str, indent: int, stream: TextIO | None = None) -> str:
 
 def _shown(text: str) -> int:
     """Columns, without what only colours."""
-    return len(_COLOURED.sub("", text))
+    return wide(_COLOURED.sub("", text))
 
 
 class Cell(str):
@@ -174,13 +175,20 @@ def print_table(
         _print_rich(heads, rows, right, drop)
         return
     cells = [[_flat(cell) for cell in row] for row in rows]
-    widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
+    widths = _widths(heads, cells)
     for row in [list(heads), *cells]:
         padded = [
-            cell.rjust(width) if head in right else cell.ljust(width)
+            f"{' ' * (width - wide(cell))}{cell}" if head in right else f"{cell}{' ' * (width - wide(cell))}"
             for cell, width, head in zip(row, widths, heads, strict=True)
         ]
         typer.echo("  ".join(padded).rstrip())
+
+
+def wide(text: str) -> int:
+    """How many columns of a terminal it takes: two for each character of Chinese, Japanese and Korean."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
 
 
 def _flat(text: str) -> str:
@@ -188,7 +196,7 @@ def _flat(text: str) -> str:
 
 
 def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(len(head), *(len(row[i]) for row in rows), 0) for i, head in enumerate(heads)]
+    return [max(wide(head), *(wide(row[i]) for row in rows), 0) for i, head in enumerate(heads)]
 
 
 def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

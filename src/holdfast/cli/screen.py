@@ -4,6 +4,7 @@ that is not drawn over, so nothing flickers."""
 import contextlib
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,16 +81,23 @@ def _one(
 
 @contextlib.contextmanager
 def _screen(as_json: bool) -> Iterator[Callable[[str], None]]:
-    """What shows a picture. A pipe gets one after the other, with an empty line between them."""
+    """What shows a picture. A pipe, and a terminal that cannot move its cursor, get one after the other, with an empty line
+    between them."""
     busy.end()
-    if as_json or not sys.stdout.isatty():
+    if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda text: typer.echo(text, err=as_json)
         return
+    before = signal.signal(signal.SIGTERM, _leave)  # whoever ends it gets the terminal back too
     _write(_ENTER)
     try:
         yield lambda text: _write(placed(text, os.get_terminal_size().lines))
     finally:
         _write(_LEAVE)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def placed(text: str, lines: int) -> str:

@@ -25,10 +25,9 @@ from holdfast import (
     TaskOptions,
 )
 
-from .. import telemetry
 from ..errors import ConfigurationError
-from ..model.text import describe
 
+_LOGGER = logging.getLogger("celery.app.trace")  # where Celery logs such errors
 _WITHOUT_END = 1000  # attempts, where Celery's own count of retries says when it is enough
 _CANVAS = ("s", "si", "signature", "subtask", "chunks", "map", "starmap")
 _MEANT = {  # what apply_async() knows there, and what to say here
@@ -241,15 +240,8 @@ def _call(handler: Callable[..., Any], *args: Any) -> None:
     """A handler of the task class. As with Celery, an error of it changes nothing about the task."""
     try:
         handler(*args)
-    except Exception as error:  # noqa: BLE001 whatever it raises, the attempt has ended
-        details = describe(error)
-        telemetry.emit(
-            "celery.handler_failed",
-            level=logging.ERROR,
-            call=getattr(handler, "__qualname__", repr(handler)),
-            error=details.summary,
-            trace=details.trace,
-        )
+    except Exception:
+        _LOGGER.exception("%s of a task class raised", getattr(handler, "__qualname__", repr(handler)))
 
 
 def _meant(error: Exception, args: list[Any], kwargs: dict[str, Any], by_holdfast: bool) -> None:

@@ -42,6 +42,7 @@ class Writer:
         self._declared = declared
         self._known = {"inbox"}
         self._may_copy = True
+        self.check_guest: Callable[[object], None] | None = None  # refuses a connection that goes elsewhere
 
     @property
     def database(self) -> Database:
@@ -126,6 +127,8 @@ class Writer:
         self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
     ) -> T:
         guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
+        if guest is not None and self.check_guest is not None:
+            self.check_guest(conn)
         if not self._knows(rows):
             self.ready(queues_of(rows))
         if guest is not None:

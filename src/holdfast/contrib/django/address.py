@@ -1,5 +1,8 @@
 """The address of the database, from settings.DATABASES."""
 
+import re
+from typing import Any
+
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
@@ -7,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from ...db.guests.django import check_connection
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, WrongConnection
 
 _NOT_OURS = ("client_encoding",)  # of a connection, not of a place
 _KEYWORDS = frozenset(option.keyword.decode() for option in Conninfo.get_defaults()).difference(_NOT_OURS)
@@ -32,9 +35,30 @@ def address_of(alias: str) -> str:
         given = connection.get_connection_params()
     except ImproperlyConfigured as error:
         raise ConfigurationError(f"DATABASES[{alias!r}]: {error}") from None
-    return make_conninfo(
-        **{name: value for name, value in given.items() if name in _KEYWORDS and value is not None}
-    )
+    where: dict[str, Any] = {
+        name: value for name, value in given.items() if name in _KEYWORDS and value is not None
+    }
+    if role := connection.settings_dict["OPTIONS"].get("assume_role"):
+        where["options"] = f"{where.get('options', '')} -c role={_escaped(role)}".strip()
+    return make_conninfo(**where)
+
+
+def _escaped(word: str) -> str:
+    """A word of libpq's `options`, which are split at spaces."""
+    return re.sub(r"([\\\s])", r"\\\1", word)
+
+
+def check_place(alias: str, conn: Any) -> None:
+    """Refuse a connection of Django's to another database than that of the jobs: no worker would look there."""
+    given = getattr(conn, "settings_dict", None)
+    if given is None:
+        return
+    ours = connections[alias].settings_dict
+    if given is not ours and any(given[name] != ours[name] for name in ("NAME", "HOST", "PORT")):
+        raise WrongConnection(
+            f"this is Django's connection to DATABASES[{conn.alias!r}], but settings.HOLDFAST puts jobs into "
+            f"DATABASES[{alias!r}]. Pass django.db.connections[{alias!r}], inside of transaction.atomic(using={alias!r})"
+        )
 
 
 def place_of(alias: str) -> tuple[object, ...]:

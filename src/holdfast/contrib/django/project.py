@@ -20,7 +20,7 @@ from ...errors import ConfigurationError
 from ...model.clock import Clock
 from ...model.release import find_release
 from ...settings import Settings
-from .address import address_of, place_of
+from .address import address_of, check_place, place_of
 from .connections import DjangoLender, threads, usable_connections
 from .options import Options, read_options
 
@@ -39,6 +39,7 @@ class DjangoHoldfast(Holdfast):
         self._place: tuple[object, ...] | None = None
         self._first_place: tuple[object, ...] | None = None
         self._own: Database | None = None
+        self._writer.check_guest = lambda conn: check_place(self.options.database, conn)
         self.around(usable_connections, in_async=threads.of_handler)
 
     @property
