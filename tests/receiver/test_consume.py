@@ -116,7 +116,7 @@ async def test_messages_become_jobs_and_are_acknowledged(
         await await_until(lambda: len(seen) >= 4, "the jobs run")
         await all_acknowledged(js, "all are acknowledged")
     assert sorted(m.data.order_id for m in seen) == [1, 2, 3, 4]
-    assert sorted(m.id for m in seen) == ["ORDERS:4", "e1", "e3", "n2"]
+    assert sorted(m.id.rpartition(":")[0] or m.id for m in seen) == ["ORDERS:4", "e1", "e3", "n2"]
     assert {m.source for m in seen} == {"orders"}
     assert {row["partition_key"] for row in akit.jobs()} == {f"order:{n}" for n in (1, 2, 3, 4)}
 
@@ -172,7 +172,7 @@ async def test_poison_stops_the_source_where_that_is_wanted(
         await await_until(lambda: [e for e in events if e.name == "consume.stopped"], "it stops")
     (said,) = [event for event in events if event.name == "consume.stopped"]
     assert said.fields["message"] == "bad"
-    assert ids(akit) == {"ORDERS:1": 1}
+    assert [found.rpartition(":")[0] for found in ids(akit).elements()] == ["ORDERS:1"]
     assert await left(js) == 2
 
 

@@ -27,15 +27,18 @@ from tests.receiver.source_brokers import (
 )
 from tests.receiver.test_consume import ids, working
 
-from holdfast import ConfigurationError, Holdfast, ReceivedMessage
+from holdfast import ConfigurationError, DatabaseUnavailable, Holdfast, ReceivedMessage
 from holdfast.contrib.kafka_source import kafka_source
 from holdfast.contrib.rabbitmq_source import rabbitmq_source
 from holdfast.contrib.redis_source import redis_source
 from holdfast.contrib.sqs_source import sqs_source
+from holdfast.shapes.receiver import store
+from holdfast.shapes.receiver.consume import services
 from holdfast.testing import Kit
 from holdfast.transport import InMessage, Source
 
 ROOT = Path(__file__).parents[2]
+Condition = Callable[[], bool | Awaitable[bool]]
 KINDS: dict[str, tuple[Callable[[], Any], type[SourceBroker]]] = {
     "nats": (nats_server, NatsQueue),
     "redis": (redis_server, RedisQueue),
@@ -77,7 +80,7 @@ async def until_left(broker: SourceBroker, wanted: int) -> None:
     async def there() -> bool:
         return await broker.left() == wanted
 
-    condition: Callable[[], bool | Awaitable[bool]] = there
+    condition: Condition = there
     await await_until(condition, f"{wanted} are not acknowledged", 60)
 
 
@@ -276,6 +279,49 @@ async def test_a_consumer_of_nats_that_acknowledges_otherwise_is_refused(
     with pytest.raises(ConfigurationError, match=f"acknowledges '{policy}': messages would be lost"):
         await source.open()
     await source.close()
+
+
+async def test_what_could_not_be_written_comes_again_before_what_came_later(
+    app: Holdfast, akit: Kit, broker: SourceBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the database is away for a while: then nothing is read."""
+
+    @app.consume("orders", broker.source, dict[str, Any])
+    async def ordered(message: ReceivedMessage[dict[str, Any]]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    await broker.publish([order(n, "k") for n in range(1, 4)])
+    with monkeypatch.context() as away:
+
+        def gone(*_: object) -> None:
+            raise DatabaseUnavailable("it went away")
+
+        away.setattr(store, "receive_many", gone)
+
+        async def fails() -> bool:
+            try:
+                return await reader.catch_up() and False
+            except DatabaseUnavailable:
+                return True
+
+        failed: Condition = fails
+        await await_until(failed, "the batch is read, and cannot be written", 60)
+        away.setattr(store, "queue_depth", gone)
+        away.setattr(type(broker.source), "receive", lambda *_, **__: pytest.fail("it was read"))
+        with pytest.raises(DatabaseUnavailable):
+            await reader.catch_up()
+    await broker.publish([order(n, "k") for n in range(4, 6)])
+
+    async def all_there() -> bool:
+        await reader.catch_up()
+        return len(akit.jobs()) == 5
+
+    whole: Condition = all_there
+    await await_until(whole, "all are jobs", 60)
+    await reader.finish()
+    found = akit.sql("SELECT payload->'message'->>'id' AS id FROM holdfast.work ORDER BY seq")
+    assert [row["id"] for row in found] == [f"e{n}" for n in range(1, 6)]
+    await nothing_left(broker)
 
 
 async def test_a_source_without_messages_waits_and_returns_none(broker: SourceBroker) -> None:

@@ -278,6 +278,28 @@ def test_what_a_stream_says_is_read_as_it_is_meant() -> None:
     assert outcome_of(b"{") == RetryLater("the acknowledgement could not be read", unknown=True)
 
 
+async def test_of_messages_that_were_lost_with_a_channel_of_rabbitmq_the_one_that_ended_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport: Any = rabbitmq("amqp://127.0.0.1/")
+    transport._exchange = object()
+    said = "message size 101 is larger than configured max size 100"
+
+    async def lost(exchange: Any, message: OutMessage) -> Outcome:
+        return RetryLater(f"ChannelPreconditionFailed: PRECONDITION_FAILED - {said}", unknown=True)
+
+    monkeypatch.setattr(transport, "_send", lost)
+    sizes = (100, 101, 102)
+    batch = [replace(message("q", n, f"k{n}"), body=b"x" * size) for n, size in enumerate(sizes)]
+    outcomes = await transport.publish(batch, timeout=1)
+    assert [type(outcome) for outcome in outcomes] == [RetryLater, Refused, Refused]
+    said = "access to topic 'no.1' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"
+    batch = [message("no.1", 1), message("no.10", 2, "b")]
+    outcomes = await transport.publish(batch, timeout=1)
+    assert outcomes[0] == Refused("forbidden", "publishing to no.1 is not allowed")
+    assert isinstance(outcomes[1], RetryLater)
+
+
 # Redis ----------------------------------------------------------------------------------------------------------------
 
 
@@ -373,7 +395,7 @@ async def test_a_stream_of_redis_that_others_write_to_gets_every_event_once(redi
     async with redis.asyncio.Redis.from_url(url) as client:
         for n in range(3):
             await client.xadd(stream, {"other": n})
-        await client.xtrim(stream, maxlen=1)
+        await client.xtrim(stream, maxlen=1, approximate=False)
     transport = redis_streams(url)
     messages = [message(stream, n) for n in (1, 2, 3)]
     assert await send(transport, *messages) == [Confirmed()] * 3

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from ... import failpoints, telemetry
 from ...db.database import Database
 from ...db.faults import BadRow
-from ...errors import InvalidMessage, InvalidPayload
+from ...errors import DatabaseError, InvalidMessage, InvalidPayload
 from ...model.strict_json import media_type, parse_json
 from ...model.text import storable
 from ...runtime.bounded import bounded
@@ -59,6 +59,8 @@ class Reader(Service):
         self._intake = what.intake
         self._broker = broker
         self._is_open = False
+        self._open: list[InMessage] = []  # neither acknowledged nor given back
+        self._unwritten = False  # the last batch could not be written
         self._stopped = False
         self._turn = asyncio.Lock()
         self._room = 0  # messages that the queue may still take
@@ -89,6 +91,9 @@ class Reader(Service):
                 most = await self._most()
                 if most == 0:
                     return 0
+                if self._unwritten:  # while the database is away, messages are better off in the broker
+                    await self._database.arun(lambda: store.queue_depth(self._intake.target.queue, 1))
+                    self._unwritten = False
                 if not self._is_open:
                     self._is_open = True
                     await bounded(self._broker.open(), _REPLIES, "open()")
@@ -96,10 +101,13 @@ class Reader(Service):
                 self.has_read, self.problem = True, None
                 if messages:
                     self._room -= len(messages)
+                    self._open = list(messages)
                     await self._take(messages)
                 await self._ask_how_many()
             except BaseException as error:
                 self.problem = storable(f"{type(error).__name__}: {error}", 2000)
+                if self._open and isinstance(error, DatabaseError):  # a queue that is not there is waited for
+                    await self._give_back()
                 await self._close()
                 raise
             return len(messages)
@@ -126,6 +134,14 @@ class Reader(Service):
         if ask is not None and time.monotonic() - self._asked_at > _ASKED_EACH:
             self.waiting, self._asked_at = await bounded(ask(), _REPLIES, "waiting()"), time.monotonic()
 
+    async def _give_back(self) -> None:
+        """What was not written comes again at once, and before what came later: else some brokers wait for its reader."""
+        left, self._open, self._unwritten = self._open, [], True
+        try:
+            await bounded(self._broker.release([m.receipt for m in left], delay=0.0), _CLOSES, "release()")
+        except Exception as error:  # noqa: BLE001 it comes again in any case
+            telemetry.log.debug("%s: release failed: %s", self.name, error)
+
     async def _close(self) -> None:
         if self._is_open:
             self._is_open = False
@@ -151,7 +167,7 @@ class Reader(Service):
                 message=made[good].id,
                 error=made[good].fault,
             )
-            receipts = [m.receipt for m in messages[good:]]
+            receipts, self._open = [m.receipt for m in messages[good:]], []
             await bounded(self._broker.release(receipts, delay=0.0), _REPLIES, "release()")
 
     async def _write(self, messages: Sequence[InMessage], made: Sequence[NewMessage]) -> None:
@@ -171,6 +187,8 @@ class Reader(Service):
         if written[0].outcome == "queue":
             raise unknown_queue(self._intake.target.queue, [])
         failpoints.point("consume.committed")
+        done = {id(message) for message in messages}
+        self._open = [message for message in self._open if id(message) not in done]
         await bounded(self._broker.ack([message.receipt for message in messages]), _REPLIES, "ack()")
         self._report(written)
 
