@@ -79,7 +79,7 @@ class DeadGroup:
     count: int
     first_died_at: datetime
     last_died_at: datetime
-    error: str | None  # of the last one, cut
+    error: str | None  # of the last one
     job_id: UUID  # of the last one
     by_hour: Sequence[int] = ()  # how many died in each of the last 24 hours, the oldest first
 
@@ -251,6 +251,24 @@ class DeadPayload(NamedTuple):
     task: str
     version: int
     payload: str  # JSON
+
+
+def dead_sizes(job_ids: Sequence[UUID]) -> Statement[list[tuple[UUID, int]]]:
+    """How many bytes of JSON each has."""
+    return named("dead_sizes", (list(job_ids),), lambda rows: [(r[0], r[1]) for r in rows])
+
+
+def portions(sizes: Sequence[tuple[UUID, int]], most: int) -> list[list[UUID]]:
+    """Payloads that are read together: `most` bytes at most, or one that is larger."""
+    found: list[list[UUID]] = []
+    room = 0
+    for job_id, size in sizes:
+        if not found or size > room:
+            found.append([])
+            room = most
+        found[-1].append(job_id)
+        room -= size
+    return found
 
 
 def dead_payloads(job_ids: Sequence[UUID]) -> Statement[list[DeadPayload]]:

@@ -390,6 +390,7 @@ PAGES = Pages(
             _preview_terminate,
             "admin",
             deletes=True,
+            needs_why=True,
         ),
     ],
 )
