@@ -181,16 +181,15 @@ def _walk(
         seen = yield from look(place, limit)
         return [one.item for one in seen], seen[-1].place if len(seen) == limit else (yield from reach)
     end = yield from reach
-    most = max(limit, ERRORS)
     shown: list[_Seen[T]] = []
     fits = shown_texts(f.error, f.masked)
     while True:
-        seen = yield from look(place, most)
+        seen = yield from look(place, ERRORS)
         within = [one for one in seen if end is None or (one.place >= end if is_down else one.place <= end)]
         shown += [one for one in within if fits(one.error)]
         if len(shown) >= limit:
             return [one.item for one in shown[:limit]], shown[limit - 1].place
-        if len(within) < most:
+        if len(within) < ERRORS:
             return [one.item for one in shown], end
         place = within[-1].place
 

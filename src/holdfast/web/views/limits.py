@@ -73,7 +73,7 @@ def _task(task: TaskLine) -> Row:
     breaker = task.breaker
     if breaker is not None and breaker.state != "closed":
         state = State(f"breaker {breaker.state.replace('_', ' ')}", "dead", _trial(breaker))
-        offer = Offer("task resume", {"task": task.task}, "Close breaker…")
+        offer = Offer("task resume", {"task": task.task}, "Close breaker")
     if task.pause is not None:
         by = task.pause.paused_by or "somebody"
         state = State("paused", "held", f"{span(task.pause.paused_seconds)}, by {by}")
@@ -81,7 +81,7 @@ def _task(task: TaskLine) -> Row:
     held = (
         None if task.held is None else Link(number(task.held), "jobs", {"state": "held", "task": task.task})
     )
-    counted = None if breaker is None else breaker.failures or breaker.trials
+    counted = None if breaker is None else breaker.failures or breaker.trials or None
     trial = None if breaker is None or breaker.trial_job is None else breaker.trial_job
     tried = None if trial is None else Link(str(trial), f"jobs/{trial}", code=True)
     error = None if breaker is None or not breaker.last_error else Problem(breaker.last_error)
