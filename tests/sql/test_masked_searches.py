@@ -70,7 +70,8 @@ def test_few_errors_are_masked_at_a_time(
     """However long the page: a dashboard masks them on the loop that serves everybody."""
     for module, query, place in ((dead, "list_dead", 3), (search, "search_dead", 3)):
         monkeypatch.setattr(module, "ERRORS", 2)
-        named, asked = module.named, []
+        named = module.named
+        asked: list[Any] = []
 
         def noting(name: str, params: Any, decode: Any, named: Any = named, asked: Any = asked) -> Any:
             asked.append((name, params))
