@@ -5,7 +5,7 @@ checks who may act, and asks before it acts. `Shape.pages` names the module that
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -340,6 +340,20 @@ class Act:
     role: Role = "operator"
     at_once: bool = False  # it can be undone by its opposite, so that nobody is asked first
     deletes: bool = False  # what it does cannot be undone
+    asks_why: bool = True  # it takes a reason, for the audit
+    needs_why: bool = False  # a page does not do it without one
+
+
+WHY = "reason"  # the field of an act that is for the audit
+
+
+def with_why(act: Act) -> Act:
+    """The act with a field for its reason, as every command that acts has the option."""
+    if not act.asks_why or any(one.name == WHY for one in act.fields):
+        return act
+    return replace(
+        act, fields=(*act.fields, Field(WHY, "Why", required=False, hint="It is kept in the audit."))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,28 @@ def test_what_is_masked_is_found_by_nobody(
     assert [g.count for g in ann.group_dead(wanted(DeadFilter, "psp")).groups] == [12]
 
 
+def test_few_errors_are_masked_at_a_time(
+    ann: Operator, failed: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the page: a dashboard masks them on the loop that serves everybody."""
+    for module, query, place in ((dead, "list_dead", 3), (search, "search_dead", 3)):
+        monkeypatch.setattr(module, "ERRORS", 2)
+        named = module.named
+        asked: list[Any] = []
+
+        def noting(name: str, params: Any, decode: Any, named: Any = named, asked: Any = asked) -> Any:
+            asked.append((name, params))
+            return named(name, params, decode)
+
+        monkeypatch.setattr(module, "named", noting)
+        if module is dead:
+            assert len(ann.list_dead(wanted(DeadFilter, "psp"), limit=50).dead_letters) == 12
+        else:
+            assert len(ann.list_jobs(wanted(JobFilter, "psp", states=("dead_letter",)), limit=50).jobs) == 12
+        limits = [params[place] for name, params in asked if name == query]
+        assert (len(limits) > 5, set(limits)) == (True, {2})
+
+
 def test_pages_of_a_masked_search_are_whole(
     ann: Operator, failed: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:

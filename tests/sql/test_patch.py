@@ -1,5 +1,6 @@
 """One merge patch over many dead letters: each fits its handler afterwards, or stays as it is and is named before."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,9 @@ from holdfast.model.outcome import DeadLettered
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.patch import merged, patch_verb
-from holdfast.store.dead import DeadFilter
+from holdfast.store import dead as store
+from holdfast.store.dead import DeadFilter, DeadPayload
+from holdfast.store.statement import Statement
 
 
 @pytest.fixture
@@ -125,3 +128,25 @@ def test_a_number_is_no_truth(conn: Conn, ann: Operator, buried: list[UUID]) -> 
     done = ann.act_on(patch_verb({"n": True}), [buried[1]])
     assert done.results == {"patched": 1}
     assert payloads(conn)[1] == {"n": True}
+
+
+def test_payloads_are_read_some_bytes_at_a_time(
+    ann: Operator, buried: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand payloads of the largest size are a quarter of a gigabyte."""
+    assert store.portions([], 100) == []
+    sizes = [(job_id, size) for job_id, size in zip(buried, (60, 40, 1, 500, 3), strict=True)]
+    assert store.portions(sizes, 100) == [buried[:2], buried[2:3], buried[3:4], buried[4:]]
+    monkeypatch.setattr("holdfast.operate.patch.AT_A_TIME", 1)
+    read: list[int] = []
+
+    def reading(job_ids: Sequence[UUID]) -> Statement[list[DeadPayload]]:
+        read.append(len(job_ids))
+        return dead_payloads(job_ids)
+
+    dead_payloads = store.dead_payloads
+    monkeypatch.setattr(store, "dead_payloads", reading)
+    assert [one.id for one in ann.unfit_of({"n": "many"}, buried, shop())] == buried[:4]
+    selection = ann.select_dead(DeadFilter())
+    done = ann.act_on_all(patch_verb({"note": "x"}), selection)
+    assert (done.count, read) == (5, [1] * 10)

@@ -167,10 +167,6 @@ def test_a_cancel_that_is_not_this_one_stays(conn: Conn, ann: Operator, worker: 
     ann.act_on(cancel_verb("for good"), [job_id])
     assert "was cancelled again" in refused(ann, first.audit)
     assert status(conn, job_id) == "cancelled"
-    enqueue(conn, 2)
-    by_filter = ann.act_on_all(cancel_verb(), ann.select(cancel_verb(), JobFilter(queue="inbox")))
-    assert by_filter.audit is not None
-    assert "only jobs that were named come back" in refused(ann, by_filter.audit)
 
 
 def cancelled(ann: Operator, *job_ids: UUID) -> int:
@@ -244,6 +240,29 @@ def test_a_pause_and_what_has_no_undo(conn: Conn, ann: Operator) -> None:
     resumed = ann.list_audit(limit=1).entries[0].id
     assert "is task resume, which has no undo (these have: dead redrive," in refused(ann, resumed)
     assert refused(ann, 10**9).endswith("no longer kept. The list: holdfast audit")
+
+
+def test_a_cancel_by_filters_is_undone(conn: Conn, ann: Operator) -> None:
+    made = enqueue(conn, 3)
+    verb = cancel_verb("a slip")
+    done = ann.act_on_all(verb, ann.select(verb, JobFilter(task="work")))
+    assert (done.count, done.audit is not None) == (3, True)
+    (line,) = ann.list_audit(target=str(made[1])).entries
+    assert (line.selection["ids"], line.selection["task"]) == (sorted(map(str, made), reverse=True), "work")
+    assert ann.undo(done.audit or 0).results == {"revived": 3}
+    assert one(conn, "SELECT count(*) FROM holdfast.work") == 3
+
+
+def test_a_cancel_by_filters_in_several_steps_names_no_jobs(
+    conn: Conn, ann: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of an act is not undone for the whole of it."""
+    monkeypatch.setattr("holdfast.operate.bulk.BATCH", 2)
+    enqueue(conn, 5)
+    verb = cancel_verb()
+    done = ann.act_on_all(verb, ann.select(verb, JobFilter(task="work")))
+    assert "in several steps" in refused(ann, done.audit or 0)
+    assert one(conn, "SELECT count(*) FROM holdfast.work") == 0
 
 
 @pytest.mark.parametrize("again", ["ann", "bob"])

@@ -34,6 +34,13 @@ class Surfer:
         sent = {"origin": str(self.client.base_url).rstrip("/"), **headers}
         return await self.client.post(path, data=form, headers=sent)
 
+    async def look(self, path: str, **typed: str) -> str:
+        """What an act would do with what is typed into its form."""
+        form = fields(await self.page(path))
+        answer = await self.post(path.partition("?")[0], {**form, **typed})
+        assert (form["look"], answer.status_code) == ("1", 200), answer.text[-1500:]
+        return answer.text
+
     async def confirm(self, path: str, **more: str) -> httpx.Response:
         """Open the preview of an act, and send its form as it is."""
         text = await self.page(path)

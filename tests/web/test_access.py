@@ -1,5 +1,6 @@
 """Who comes in, and how far: every route by every role, and what a stranger's page or name can do."""
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -18,7 +19,7 @@ from holdfast.web import BearerTokens, Identity, ProxyHeader, first_of, hashed, 
 from holdfast.web.application import Dashboard, dashboard
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import CSRF, LOOPBACK, POLICY
-from holdfast.web.identity import OneTimeUrl
+from holdfast.web.identity import OneTimeUrl, Proxies
 from holdfast.web.serve import Served, is_loopback, make
 
 PUBLIC = ("/login", "/assets/{digest}/{name}")  # all others need a role
@@ -198,6 +199,56 @@ def test_a_proxy_is_believed_from_its_addresses_alone() -> None:
     assert ProxyHeader("X-User", ["10.0.0.5"], role=None)(_request(x_user="bo")) is None
     with pytest.raises(ConfigurationError, match="needs the addresses of the proxy"):
         ProxyHeader("X-User", [])
+
+
+@pytest.mark.parametrize(
+    ("peer", "said", "client"),
+    [
+        ("10.0.0.5", "203.0.113.9", "203.0.113.9"),
+        (
+            "10.0.0.5",
+            "198.51.100.1, 203.0.113.9",
+            "203.0.113.9",
+        ),  # what stands before it anybody can have written
+        ("10.0.0.5", "203.0.113.9, 10.0.0.6", "203.0.113.9"),  # two proxies
+        ("10.0.0.5", "", "10.0.0.5"),
+        ("10.0.0.5", "somebody", "10.0.0.5"),
+        ("10.0.0.5", "10.0.0.6", "10.0.0.6"),
+        ("192.0.2.7", "203.0.113.9", "192.0.2.7"),  # no proxy of ours
+    ],
+)
+def test_who_is_behind_a_proxy_is_believed_from_its_addresses_alone(
+    peer: str, said: str, client: str
+) -> None:
+    headers = {"x_forwarded_for": said} if said else {}
+    assert Proxies(["10.0.0.0/29"]).client_of(_request(peer, **headers)) == client
+
+
+async def test_behind_a_proxy_the_audit_and_the_limit_go_by_who_is_behind_it(kit: Kit) -> None:
+    tokens = BearerTokens({hashed(TOKEN): Identity("ci", "operator")})
+    made = dashboard(kit.app, tokens, proxies=Proxies(["127.0.0.1"]))
+
+    async def ask(token: str, client: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer {token}", "x-forwarded-for": client}
+        return await Surfer(made).client.post(
+            "/api/v1/acts/queue-pause", json={"queue": "mail"}, headers=headers
+        )
+
+    assert [(await ask("wrong", "203.0.113.9")).status_code for _ in range(11)] == [401] * 10 + [429]
+    assert (await ask(TOKEN, "203.0.113.10")).status_code == 200  # the proxy is not locked out with him
+    (line,) = kit.sql("SELECT host(address) AS address FROM holdfast.audit")
+    assert line["address"] == "203.0.113.10"
+    await made.site.close()
+    await kit.database.aclose()
+
+
+async def test_a_cookie_of_a_page_that_came_by_tls_goes_by_tls_alone(mara: Surfer, kit: Kit) -> None:
+    """Behind a proxy that ends TLS we are asked in plain HTTP; the browser says where its page came from."""
+    csrf = re.findall(r'name="csrf" value="([^"]*)"', await mara.page("/queues/mail"))[0]
+    headers = {"origin": "https://testserver", "sec-fetch-site": "same-origin"}
+    answer = await mara.post("/acts/queue-pause", {"queue": "mail", "csrf": csrf}, **headers)
+    assert answer.status_code == 303, answer.text[-300:]
+    assert all("secure" in one.lower() for one in answer.headers.get_list("set-cookie"))
 
 
 def test_a_token_is_known_by_its_hash() -> None:

@@ -3,12 +3,12 @@
 import html
 import re
 from collections.abc import Callable
-from urllib.parse import quote
 from uuid import UUID
 
 import httpx
+import pytest
 from tests.web.conftest import Shop
-from tests.web.surfing import Surfer
+from tests.web.surfing import Surfer, fields
 from tests.web.test_job_filters import TOKEN
 
 from holdfast.operate.dead import redrive_verb
@@ -61,15 +61,19 @@ async def test_metadata_that_is_no_copys_is_no_link(mara: Surfer, kit: Kit, shop
 
 async def _undone(mara: Surfer, answer: httpx.Response) -> httpx.Response:
     """Press the Undo of the page that follows an act."""
+    return await mara.post("/acts/undo", await _undo_form(mara, answer))
+
+
+async def _undo_form(mara: Surfer, answer: httpx.Response) -> dict[str, str]:
     assert answer.status_code == 303, answer.text
     text = await mara.page(answer.headers["location"])
     form = text[text.index("data-undo") :]
     form = form[: form.index("</form>")]
     assert ">Undo</button>" in form
     sent = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form))
-    (action,) = re.findall(r'action="([^"]+)"', form)
+    assert re.findall(r'action="([^"]+)"', form) == ["/acts/undo"]
     assert "data-undo" not in await mara.page(answer.headers["location"])  # it is offered once
-    return await mara.post(action, sent)
+    return sent
 
 
 async def test_undo_is_offered_where_an_act_has_one(mara: Surfer, kit: Kit, shop: Shop) -> None:
@@ -116,21 +120,61 @@ async def test_an_operation_that_ended_offers_its_undo(mara: Surfer, kit: Kit, s
     assert "Undo what has not started" in await mara.page(f"/operations/{begun.id}")
 
 
-async def test_an_undo_of_many_is_for_the_command_line(mara: Surfer, kit: Kit, shop: Shop) -> None:
+async def test_an_undo_of_many_is_an_operation(
+    mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the redrive itself: it outlives the browser, and shows how far it is."""
+    monkeypatch.setattr("holdfast.web.undoing.AT_ONCE", 0)
     operator = Operator(kit.database, "ann")
     begun = await operator.begin_operation.arun(redrive_verb(), DeadFilter())
+    kit.sql("UPDATE holdfast.audit SET count = 1 WHERE id = %s", [begun.audit])
+    entry = {"entry": str(begun.audit)}
+    refused = await mara.client.post("/api/v1/acts/undo", json=entry, headers=TOKEN)
+    assert (refused.status_code, refused.json()["reason"]) == (400, "under_way")
+    kit.sql("UPDATE holdfast.audit SET count = 0 WHERE id = %s", [begun.audit])
     await operator.run_operation.arun(begun.id)
-    for count, offered in ((1000, True), (1001, False)):
-        kit.sql("UPDATE holdfast.operations SET done = %s", [count])
-        kit.sql("UPDATE holdfast.audit SET count = %s WHERE id = %s", [count, begun.audit])
-        page = await mara.page(f"/operations/{begun.id}")
-        assert ("/acts/undo" in page) == offered
-        assert (f"holdfast undo {begun.audit}" in page) == (not offered)
-    body = {"entry": str(begun.audit)}
-    answer = await mara.client.post("/api/v1/acts/undo", json=body, headers=TOKEN)
-    assert (answer.status_code, answer.json()["reason"]) == (400, "too_many")
-    assert f"Run: holdfast undo {begun.audit}" in answer.json()["detail"]
     assert kit.job(shop.dead)["status"] == "pending"
+    form = re.findall(r'name="csrf" value="([^"]*)"', await mara.page(f"/operations/{begun.id}"))
+    answer = await mara.post("/acts/undo", {**entry, "csrf": form[0]})
+    assert answer.status_code == 303, answer.text[-500:]
+    where = answer.headers["location"]
+    assert "workers undo it now" in await mara.page(where)
+    await operator.run_operation.arun(UUID(where.rpartition("/")[2]))
+    assert kit.job(shop.dead)["status"] == "dead_letter"
+    assert "buried again" in await mara.page(where)
+    lines = kit.sql("SELECT action, count, actor FROM holdfast.audit WHERE action = 'undo'")
+    assert lines == [{"action": "undo", "count": 1, "actor": "mara"}]
+    again = await mara.client.post("/api/v1/acts/undo", json=entry, headers=TOKEN)
+    assert (again.status_code, again.json()["reason"]) == (400, "nothing_left")
+
+
+async def test_the_undo_of_a_pause_lifts_that_pause_alone(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    """Somebody else may have paused it since, and had a reason to."""
+    for noun, name, table in (("queue", "mail", "queues"), ("task", "send", "paused_tasks")):
+        csrf = re.findall(r'name="csrf" value="([^"]*)"', await mara.page("/queues/mail"))[0]
+        paused = await mara.post(f"/acts/{noun}-pause", {noun: name, "csrf": csrf})
+        undo = await _undo_form(mara, paused)
+        ann = Operator(kit.database, "ann")
+        await getattr(ann, f"resume_{noun}").arun(name)
+        await getattr(ann, f"pause_{noun}").arun(name)
+        answer = await mara.post("/acts/undo", undo)
+        assert (answer.status_code, "paused again since, by ann" in answer.text) == (400, True)
+        lines = kit.sql(f"SELECT paused_by FROM holdfast.{table} WHERE paused_at IS NOT NULL")
+        assert lines == [{"paused_by": "ann"}]
+        await getattr(ann, f"resume_{noun}").arun(name)
+        undo = await _undo_form(mara, await mara.post(f"/acts/{noun}-pause", {noun: name, "csrf": csrf}))
+        done = await mara.post("/acts/undo", undo)
+        assert f"The {noun} is resumed." in await mara.page(done.headers["location"])
+
+
+async def test_a_cancel_by_filters_is_undone(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    before = kit.job(shop.waiting)
+    answer = await _undone(mara, await mara.confirm("/acts/jobs-cancel?tag=vip&back=jobs"))
+    assert answer.status_code == 303, answer.text
+    now = kit.job(shop.waiting)
+    assert (now["status"], now["available_at"]) == ("scheduled", before["available_at"])
+    (entry,) = kit.sql("SELECT selection FROM holdfast.audit WHERE action = 'jobs cancel'")
+    assert entry["selection"]["ids"] == [str(shop.waiting)]
 
 
 async def test_nobody_else_says_what_was_done(mara: Surfer) -> None:
@@ -140,12 +184,12 @@ async def test_nobody_else_says_what_was_done(mara: Surfer) -> None:
 
 async def test_dead_letters_are_patched_before_they_go_back(mara: Surfer, kit: Kit, shop: Shop) -> None:
     assert "/acts/dead-patch" in await mara.page("/dead?task=charge")
-    patch = quote('{"note": "again", "card_token": "tok_new"}')
-    where = f"/acts/dead-patch?task=charge&patch={patch}"
-    page = html.unescape(await mara.page(where))
+    asked = fields(await mara.page("/acts/dead-patch?task=charge"))
+    asked["patch"] = '{"note": "again", "card_token": "tok_new"}'
+    page = (await mara.post("/acts/dead-patch", asked)).text
     assert "1 job would be patched" in page
     assert "holdfast dead patch" in page
-    answer = await mara.confirm(where)
+    answer = await mara.post("/acts/dead-patch", fields(page))
     assert answer.status_code == 303, answer.text
     assert kit.job(shop.dead)["payload"] == {"order_id": 1, "card_token": "tok_new", "note": "again"}
     body = {"task": "charge", "patch": {"order_id": "many"}}

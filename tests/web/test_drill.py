@@ -4,6 +4,7 @@ what it offers heals the system."""
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -147,6 +148,9 @@ async def test_a_breaker_that_waits_for_its_next_trial(drill: Drill) -> None:
     entry = await drill.first("1 breaker open, ")
     assert "task billing.charge for 10 min" in entry.text
     assert "bank.example did not answer" in entry.text
+    limits = await drill.surfer.page("/limits")
+    assert re.search(r"breaker open</span>.*?for 10 min[^,]*, (the )?next trial (is due|in)", limits)
+    assert "bank.example did not answer" in limits
     down.clear()
     await drill.press(entry, "Resume")
     await drill.healed(entry, lambda: drill.count("completed") == 5, "the orders are charged")
@@ -238,7 +242,7 @@ async def test_a_session_that_went_to_lunch_in_a_transaction(drill: Drill) -> No
         behind = (await drill.look())[1]
         assert "dead rows" in behind.sentence
         assert f"pid {conn.info.backend_pid}" in entry.text
-        await drill.press(entry, "Fix")
+        await drill.press(entry, "Fix", reason="nobody knows whose it is")
         with pytest.raises(psycopg.OperationalError):
             conn.execute("SELECT 1")
     await drill.healed(entry, lambda: True, "the session is over")

@@ -255,6 +255,18 @@ async def test_a_stream_says_that_the_database_is_back_and_that_it_is_there(
     assert quiet == {"event": "values"}
 
 
+async def test_a_browser_without_a_stream_asks_now_and_then(
+    mara: Surfer, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that keeps a stream back, or no room for another one: the same numbers by a plain request."""
+    monkeypatch.setattr(live, "MOST_STREAMS", 0)
+    assert (await mara.get("/live?topics=overview")).status_code == 503
+    found = (await mara.get(f"/live?poll=1&topics=overview,job:{shop.waiting},jobs&state=scheduled")).json()
+    assert (found["workers"], found["job.state"]) == ("0", "scheduled")
+    assert "q.mail.due" in found
+    assert (await mara.get("/live?poll=1&topics=nothing")).status_code == 400
+
+
 async def test_what_somebody_did_is_seen_at_once(mara: Surfer, dashboard: Dashboard, kit: Kit) -> None:
     await mara.page("/queues")
     csrf = (await mara.page("/queues")).split('name="csrf" value="')[1].split('"')[0]

@@ -30,12 +30,16 @@ class Shop:
 
     async def done(self, act: str, **given: str) -> str:
         """Open its preview and confirm what it shows; returns what the preview says."""
-        text = await self.surfer.page(self.path(act, **given))
+        typed = {name: given.pop(name) for name in ("payload",) if name in given}
+        if typed:
+            text = await self.surfer.look(self.path(act), **given, **typed)
+        else:
+            text = await self.surfer.page(self.path(act, **given))
         form = fields(text)
         assert form.get("seal"), text[text.index('class="confirm-form"') - 1500 :]
-        typed = re.search(r"[Tt]ype <b>([\d,]+)</b>", text)
+        number = re.search(r"[Tt]ype <b>([\d,]+)</b>", text)
         answer = await self.surfer.post(
-            f"/acts/{act}", {**given, **form, **({"typed": typed[1]} if typed else {})}
+            f"/acts/{act}", {**given, **form, **({"typed": number[1]} if number else {})}
         )
         assert answer.status_code in (200, 303), answer.text[-1500:]
         return text + (answer.text if answer.status_code == 200 else "")
@@ -146,7 +150,7 @@ async def test_a_schedule_is_added_and_removed(shop: Shop) -> None:
 )
 async def test_a_schedule_that_cannot_be_is_not_added(shop: Shop, wrong: dict[str, str], said: str) -> None:
     given = {"name": "x", "task": "search.reindex", "payload": '{"product": 1}', **wrong}
-    text = await shop.surfer.page(shop.path("schedule-add", **given))
+    text = await shop.surfer.look("/acts/schedule-add", **given)
     assert said in text
     assert "seal" not in fields(text)
 

@@ -108,7 +108,7 @@ async def test_more_than_was_shown_is_not_done(mara: Surfer, kit: Kit, shop: Sho
     refused = await mara.post("/acts/dead-discard", {**form, "typed": "1"})
     assert (refused.status_code, "2 fit now, 1 were shown" in refused.text) == (409, True)
     assert state(kit, shop.dead) == "dead_letter"
-    assert (await mara.confirm(path, typed="2")).status_code == 303
+    assert (await mara.confirm(path, typed="2", reason="of a test")).status_code == 303
 
 
 async def test_a_number_that_is_at_least_is_typed_too(

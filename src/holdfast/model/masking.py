@@ -36,7 +36,8 @@ _IN_TEXT = (
     re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"),
 )
 # Every pattern here starts once in a run of letters: one that starts at each of them takes the square of the time.
-_JWT = re.compile(r"(?<![\w-])(?=([\w-]*?)eyJ[\w-]{8})[\w-]+\.[\w-]{8,}\.[\w-]*")
+# The last part of a JWT may be missing: lists and errors are cut where they are made.
+_JWT = re.compile(r"(?<![\w-])(?=([\w-]*?)eyJ[\w-]{8})[\w-]+\.[\w-]{8,}(?:\.[\w-]*)?")
 _VALUE = r"(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|(?!••)[^\s\"',;&)}\]]+)"
 _ASSIGNED = re.compile(rf"(?i)((?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*){_VALUE}")
 _DIGITS = re.compile(r"\b(?:[0-9][ -]?){12,18}[0-9]\b")

@@ -104,19 +104,31 @@ def do_named(
 Apply = Callable[[Sequence[Item], int], Flow[tuple[Results, Reasons]]]  # the int: how many were done before
 
 
+@dataclass(slots=True)
+class Noted:
+    """What the last batch changed and how that stood, where an undo has to know it."""
+
+    ids: Sequence[str] = ()
+    before: Mapping[str, object] | None = None
+
+
 def do_selected(
     action: str,
     selection: Selection[Item],
     apply: Apply[Item],
     on_batch: Tell = lambda _: None,
     more: Mapping[str, object] | None = None,
+    noted: Noted | None = None,
 ) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far. `noted` goes into the
+    entry of what is done in one batch."""
     who = yield from actor()
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None
     while True:
+        is_first = place is None
         found, place = yield from selection.next(place, BATCH)
+        work.noted = noted if is_first and place is None else None
         if found:
             yield from work.batch(found)
             on_batch(work.count)
@@ -136,6 +148,7 @@ class Batches(Generic[Item]):
     apply: Apply[Item]
     who: Actor
     entry: int | None = None
+    noted: Noted | None = None  # of the one batch that there is
     results: Counter[str] = field(default_factory=Counter)
     left: Reasons = field(default_factory=Counter)
 
@@ -151,6 +164,7 @@ class Batches(Generic[Item]):
             if len(found) == 1:
                 self.left[why("bad_row", f"refused by the database: {error}")] += 1
                 return
+            self.noted = None  # there are several from here on
             yield from self.batch(found[: len(found) // 2])
             yield from self.batch(found[len(found) // 2 :])
             return
@@ -160,7 +174,10 @@ class Batches(Generic[Item]):
     def _flow(self, found: Sequence[Item]) -> Flow[tuple[Results, Reasons, int | None]]:
         yield from prefer_indexes()
         results, left = yield from self.apply(found, self.count)
-        entry = yield from _count(self.entry, self.who, self.action, self.given, changed(results))
+        given, was = self.given, None
+        if self.noted is not None and self.noted.ids:
+            given, was = {**given, "ids": self.noted.ids}, self.noted.before
+        entry = yield from _count(self.entry, self.who, self.action, given, changed(results), was)
         return results, left, entry
 
 

@@ -14,9 +14,9 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from ..errors import ConfigurationError
-from ..model.state import BLOCKED, DEAD_LETTER
+from ..model.state import BLOCKED, DEAD_LETTER, HELD, PENDING, SCHEDULED
 from ..store import dead as store
-from ..store.acts import Locked
+from ..store.acts import Locked, by_queue
 from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died, Facet
 from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found
@@ -149,6 +149,31 @@ def redrive_verb(rate: float | None = None, act: str | None = None) -> Verb:
 
     more = {"act": str(mark), **({"per_second": rate} if rate else {})}
     return Verb("dead redrive", "redriven", (DEAD_LETTER,), (DEAD_LETTER,), refuse, apply, more)
+
+
+NOT_STARTED = (PENDING, SCHEDULED, HELD)
+
+
+def bury_verb(act: UUID) -> Verb:
+    """What an act put back and nobody has started since is dead again."""
+
+    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
+        count = 0
+        for queue, job_ids in by_queue(locked):
+            count += len((yield from store.bury_again(queue, job_ids, act)))
+        return {"buried_again": count}
+
+    return Verb("undo", "undone", NOT_STARTED, (), lambda job: None, apply)
+
+
+def put_back(act: UUID, entry: int) -> Selection[Found]:
+    """What an act put back, as its entry in the audit says, and nobody has started since."""
+
+    def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
+        found = yield from run(functools.partial(store.redriven_of, act, place, limit))
+        return found, found[-1].id if len(found) == limit else None
+
+    return Selection(NOT_STARTED, batch, {"entry": entry, "undone": "dead redrive"})
 
 
 DISCARD_DEAD = replace(

@@ -32,7 +32,7 @@ from ..store.queue_load import prefer_indexes
 from ..store.search import Found, JobFilter, Window
 from ..store.statement import Flow
 from ..store.wake import wake
-from .bulk import Apply, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected
+from .bulk import Apply, Busy, Done, Noted, Reasons, Results, Selection, Tell, do_named, do_selected
 from .jobs import no_such_job
 from .procedure import Procedure
 from .refusal import NothingDone, Refused, Why, why
@@ -52,7 +52,7 @@ class Verb:
     refuse: Callable[[Locked], Why | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
-    before: Callable[[Sequence[Locked]], Mapping[str, object]] = lambda _: {}  # of named ones, for the audit
+    before: Callable[[Sequence[Locked]], Mapping[str, object]] = lambda _: {}  # how they stood, for the audit
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
@@ -232,12 +232,14 @@ def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
 
 
 def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
-    apply = apply_to(verb, selection.states)
-    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more))
+    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far. The entry of an act
+    that knows how jobs stood names them if they fit one batch, so that it can be undone."""
+    noted = Noted()
+    apply = apply_to(verb, selection.states, noted)
+    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more, noted))
 
 
-def apply_to(verb: Verb, states: Sequence[str]) -> Apply[Found]:
+def apply_to(verb: Verb, states: Sequence[str], noted: Noted | None = None) -> Apply[Found]:
     """What the act does to one batch: lock what is free, look again at how each job stands, and change it."""
 
     def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
@@ -251,6 +253,8 @@ def apply_to(verb: Verb, states: Sequence[str]) -> Apply[Found]:
                 left[reason] += 1
             else:
                 able.append(job)
+        if noted is not None and (was := verb.before(able)):
+            noted.ids, noted.before = [str(job.id) for job in able], was
         return ((yield from verb.apply(able, done)) if able else {}), left
 
     return apply

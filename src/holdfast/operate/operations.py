@@ -22,11 +22,20 @@ from ..store import operations as store
 from ..store.audit import audit
 from ..store.dead import DeadFilter, DeadWindow, Died
 from ..store.operations import STATES, Claimed, LeftOut, Operation
-from ..store.queue_load import prefer_indexes
+from ..store.queue_load import Count, prefer_indexes
 from ..store.search import Found, JobFilter, Window
 from ..store.statement import Flow
 from .bulk import BATCH, Results, Selection, changed
-from .dead import DISCARD_DEAD, begin_dead, check_dead, dead_within, preview_dead, redrive_verb
+from .dead import (
+    DISCARD_DEAD,
+    begin_dead,
+    bury_verb,
+    check_dead,
+    dead_within,
+    preview_dead,
+    put_back,
+    redrive_verb,
+)
 from .job_acts import DISCARD, RETRY, Verb, apply_to, asked_for, cancel_verb, within
 from .preview import preview_all
 from .procedure import Procedure, actor, run, wait
@@ -44,6 +53,7 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], Verb]] = {
     "jobs discard": lambda _: DISCARD,
     "dead redrive": lambda options: redrive_verb(options.get("per_second"), options.get("act")),
     "dead discard": lambda _: DISCARD_DEAD,
+    "undo": lambda options: bury_verb(UUID(options["act"])),
 }
 
 
@@ -62,7 +72,6 @@ def begin_operation(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Ope
         raise ConfigurationError(
             f"{verb.action!r} does not run in the background (these do: {', '.join(VERBS)})"
         )
-    who = yield from actor()
     bounds: Window | DeadWindow
     if isinstance(wanted, DeadFilter):
         check_dead(wanted)
@@ -72,10 +81,15 @@ def begin_operation(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Ope
         wanted = yield from asked_for(verb, wanted)
         bounds = yield from begin(wanted)
         seen = yield from preview_all(verb, wanted)
+    return (yield from begin_selected(verb, wanted.given(), bounds, seen.count))
+
+
+def begin_selected(
+    verb: Verb, given: Mapping[str, object], bounds: Sequence[object], total: Count
+) -> Procedure[Operation]:
+    who = yield from actor()
     made = uuid4()
-    write = functools.partial(
-        store.begin_operation, made, verb.action, wanted.given(), verb.more, bounds, who, seen.count
-    )
+    write = functools.partial(store.begin_operation, made, verb.action, given, verb.more, bounds, who, total)
     yield from run(write)
     telemetry.emit("operation.begun", operation=made, action=verb.action, actor=who.name)
     return (yield from find_operation(made))
@@ -260,6 +274,8 @@ def _text(place: Any) -> Any:
 def _selected(claimed: Claimed) -> tuple[Selection[Found], Any]:
     """The selection as it was when the operation began, and where to go on in it."""
     given, bounds, place = dict(claimed.selection), claimed.bounds, claimed.place
+    if claimed.verb == "undo":
+        return put_back(UUID(claimed.options["act"]), claimed.options["of_entry"]), _id(place)
     if claimed.verb.startswith("dead "):
         if "group" in given and "salted" not in given:
             raise ConfigurationError(

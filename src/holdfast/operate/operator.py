@@ -82,6 +82,7 @@ class Operator(Runner):
     stop_operation = Method(operations.stop_operation)
     run_operation = Method(operations.run_operation)
 
+    begin_undo = Method(undo.begin_undo)
     undo = Method(undo.undo)
 
     # Views of the dashboard

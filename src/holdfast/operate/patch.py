@@ -26,6 +26,7 @@ from .job_acts import Verb
 from .procedure import Procedure, run
 
 LOOKED_AT = 1000  # dead letters of which a dry run says which would not fit
+AT_A_TIME = 4 * 2**20  # bytes of payloads that are in memory
 _OURS = "holdfast."
 
 
@@ -65,16 +66,19 @@ def patch_verb(patch: Mapping[str, Any], known: Known | None = None, secrets: Se
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         results: Results = {"patched": 0, "same": 0, "does_not_fit": 0}
-        changes: list[tuple[UUID, str]] = []
-        for one in (yield from store.dead_payloads([job.id for job in locked])):
-            text, unfit = _patched(one, patch, known)
-            if unfit is not None:
-                results["does_not_fit"] += 1
-            elif text is None:
-                results["same"] += 1
-            else:
-                changes.append((one.id, text))
-        results["patched"] = len((yield from store.patch_dead(changes))) if changes else 0
+        sizes = yield from store.dead_sizes([job.id for job in locked])
+        for some in store.portions(sizes, AT_A_TIME):
+            rows = yield from store.dead_payloads(some)
+            changes: list[tuple[UUID, str]] = []
+            for one in rows:
+                text, unfit = _patched(one, patch, known)
+                if unfit is not None:
+                    results["does_not_fit"] += 1
+                elif text is None:
+                    results["same"] += 1
+                else:
+                    changes.append((one.id, text))
+            results["patched"] += len((yield from store.patch_dead(changes))) if changes else 0
         return results
 
     more = {"patch": masked(dict(patch), names=secrets)}
@@ -124,5 +128,9 @@ def unfit_of(
         job_ids = [one.id for one in found]
     else:
         job_ids = list(which)[:LOOKED_AT]
-    rows = yield from run(lambda: store.dead_payloads(job_ids))
-    return [unfit for one in rows if (unfit := _patched(one, patch, known)[1]) is not None]
+    sizes = yield from run(lambda: store.dead_sizes(job_ids))
+    unfit: list[Unfit] = []
+    for some in store.portions(sizes, AT_A_TIME):
+        rows = yield from run(functools.partial(store.dead_payloads, some))
+        unfit += [why for one in rows if (why := _patched(one, patch, known)[1]) is not None]
+    return unfit

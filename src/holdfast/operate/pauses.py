@@ -15,7 +15,7 @@ from ..errors import ConfigurationError
 from ..model.actor import Actor
 from ..store import breaker, jobs, queue_load
 from ..store import pause as store
-from ..store.audit import audit
+from ..store.audit import audit, audit_begin
 from ..store.breaker import BreakerSeen
 from ..store.pause import Pause, Paused, PausedTask
 from ..store.queue_load import Count
@@ -33,6 +33,7 @@ class QueuePause:
     queue: str
     changed: bool  # False: it was like this already
     pause: Pause  # how it stands now
+    audit: int | None = None  # the entry, by which a pause is undone; None: nothing was changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class TaskPause:
     moved: int  # jobs set aside, or put back
     left: str | None = None  # why some of them could not be moved
     breaker_closed: bool = False
+    audit: int | None = None  # of a pause: the entry, by which it is undone
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +74,25 @@ def undo_queue_pause(name: str, only: Paused | None) -> Procedure[QueuePause]:
 
 def _turn_queue(name: str, turn: Statement[bool], action: str, who: Actor) -> Flow[QueuePause]:
     changed = yield from turn
+    entry = None
     if changed:
-        yield from audit(who, action, {"queue": name}, 1, *_turned(action))
+        entry = yield from audit_begin(who, action, {"queue": name}, *_turned(action), count=1)
         yield from wake([name])  # a queue that is paused wakes nobody
     pause = yield from store.queue_pause(name)
     if pause is None:
         raise unknown_queue(name, (yield from jobs.queue_names()))
-    return QueuePause(name, changed, pause)
+    return QueuePause(name, changed, pause, entry)
 
 
 def pause_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
     """Keep the task's jobs from being claimed, in every queue, and set aside those that are due."""
     task_name(task, "a task name", ConfigurationError)
     who = yield from actor()
-    changed = yield from run(lambda: _turn_task(store.pause_task(task, who.name), task, "task pause", who))
+    entry = yield from run(lambda: _turn_task(store.pause_task(task, who.name), task, "task pause", who))
     moved, left = yield from _move(store.queues_to_hold(), store.hold_paused, on_batch)
     paused = yield from run(store.paused_tasks)
     pause = next((p for p in paused if p.task == task and not p.by_breaker), None)
-    return TaskPause(task, changed, pause, moved, left)
+    return TaskPause(task, entry is not None, pause, moved, left, audit=entry)
 
 
 def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
@@ -112,10 +115,10 @@ def undo_task_pause(task: str, only: Paused) -> Procedure[TaskPause]:
 
 
 def _lift_task(task: str, only: Paused, who: Actor) -> Flow[bool]:
-    lifted = yield from _turn_task(store.resume_task(task, only), task, "task resume", who)
-    if lifted:
+    entry = yield from _turn_task(store.resume_task(task, only), task, "task resume", who)
+    if entry is not None:
         yield from wake((yield from jobs.queue_names()))
-    return lifted
+    return entry is not None
 
 
 def _put_back(task: str, on_batch: Tell) -> Procedure[tuple[int, str | None]]:
@@ -136,11 +139,11 @@ def _resume_task(task: str, who: Actor) -> Flow[tuple[bool, bool]]:
     return closed, closed or lifted
 
 
-def _turn_task(turn: Statement[bool], task: str, action: str, who: Actor) -> Flow[bool]:
-    changed = yield from turn
-    if changed:
-        yield from audit(who, action, {"task": task}, 1, *_turned(action))
-    return changed
+def _turn_task(turn: Statement[bool], task: str, action: str, who: Actor) -> Flow[int | None]:
+    """Its entry in the audit; None: nothing was changed."""
+    if not (yield from turn):
+        return None
+    return (yield from audit_begin(who, action, {"task": task}, *_turned(action), count=1))
 
 
 def _turned(action: str) -> tuple[dict[str, object], dict[str, object]]:

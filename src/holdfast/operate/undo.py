@@ -3,41 +3,35 @@
 It is an act of its own, with an entry of its own. What an act did and somebody has changed since stays as it is.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from ..model.state import CANCELLED, HELD, PENDING, SCHEDULED
+from ..model.state import CANCELLED
 from ..store import acts, dead
 from ..store.acts import Locked
 from ..store.audit import AuditLine
-from ..store.operations import OPEN
+from ..store.operations import OPEN, Operation
 from ..store.pause import Paused
-from ..store.search import Found
+from ..store.queue_load import Count
 from ..store.statement import Flow
 from ..store.wake import wake
 from .audit import list_audit
-from .bulk import Done, Results, Selection
+from .bulk import Done, Results
+from .dead import NOT_STARTED, bury_verb, put_back
 from .job_acts import Verb, act_on, act_on_all, no_queue
-from .operations import find_operation
+from .operations import begin_selected, find_operation
 from .pauses import undo_queue_pause, undo_task_pause
 from .procedure import Procedure, run
 from .refusal import Refused, Why, some, why
 
-_NOT_STARTED = (PENDING, SCHEDULED, HELD)
 STARTED = why("started", "started since, or changed")
 UNPARKED = why("unparked", "their keys were parked for them, and have gone on")
 
 
 def undo(entry: int) -> Procedure[Done]:
     """Refuses an act that cannot be undone, and one of which nothing is left to undo."""
-    found = yield from list_audit(before=entry + 1, limit=1)
-    if not found.entries or found.entries[0].id != entry:
-        raise Refused(
-            "no_entry", f"there is no entry {entry} in the audit, or it is no longer kept", entry=entry
-        )
-    line = found.entries[0]
+    line = yield from _line(entry)
     undo_it = _UNDO.get(line.action)
     if undo_it is None:
         text = f"entry {entry} is {line.action}, which has no undo (these have: {', '.join(_UNDO)})"
@@ -51,10 +45,28 @@ def undo(entry: int) -> Procedure[Done]:
     return done
 
 
+def _line(entry: int) -> Procedure[AuditLine]:
+    found = yield from list_audit(before=entry + 1, limit=1)
+    if not found.entries or found.entries[0].id != entry:
+        raise Refused(
+            "no_entry", f"there is no entry {entry} in the audit, or it is no longer kept", entry=entry
+        )
+    return found.entries[0]
+
+
 # A redrive ----------------------------------------------------------------------------------------------------------
 
 
 def _undo_redrive(line: AuditLine) -> Procedure[Done]:
+    act = yield from _act_of(line)
+    done = yield from act_on_all(bury_verb(act), put_back(act, line.id))
+    started, parked = yield from run(lambda: dead.redriven_left(act))
+    left: dict[Why, int] = {reason: n for reason, n in ((STARTED, started), (UNPARKED, parked)) if n}
+    return replace(done, left=left)
+
+
+def _act_of(line: AuditLine) -> Procedure[UUID]:
+    """By which a redrive wrote down what it put back. Refused while it goes on."""
     if line.operation is not None:
         operation = yield from find_operation(line.operation)
         if operation.state in OPEN:
@@ -63,29 +75,24 @@ def _undo_redrive(line: AuditLine) -> Procedure[Done]:
     said = line.selection.get("act")
     if said is None:
         raise Refused("no_undo", f"entry {line.id} was made by a release that did not keep what it put back")
-    act = UUID(said)
-    done = yield from act_on_all(_bury_again(act, line.id), _put_back(act, line.id))
-    started, parked = yield from run(lambda: dead.redriven_left(act))
-    left: dict[Why, int] = {reason: n for reason, n in ((STARTED, started), (UNPARKED, parked)) if n}
-    return replace(done, left=left)
+    return UUID(said)
 
 
-def _put_back(act: UUID, entry: int) -> Selection[Found]:
-    def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
-        found = yield from run(functools.partial(dead.redriven_of, act, place, limit))
-        return found, found[-1].id if len(found) == limit else None
-
-    return Selection(_NOT_STARTED, batch, {"entry": entry, "undone": "dead redrive"})
-
-
-def _bury_again(act: UUID, entry: int) -> Verb:
-    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
-        count = 0
-        for queue, job_ids in acts.by_queue(locked):
-            count += len((yield from dead.bury_again(queue, job_ids, act)))
-        return {"buried_again": count}
-
-    return Verb("undo", "undone", _NOT_STARTED, (), lambda job: None, apply)
+def begin_undo(entry: int) -> Procedure[Operation]:
+    """The undo of a redrive as an operation, for many: workers do it. Returns at once."""
+    line = yield from _line(entry)
+    if line.action != "dead redrive":
+        text = f"entry {entry} is {line.action}, and only the undo of a dead redrive runs in the background"
+        raise Refused("no_undo", text, entry=entry)
+    act = yield from _act_of(line)
+    selection = put_back(act, entry)
+    found, _ = yield from selection.next(None, 1)
+    if not found:
+        raise Refused(
+            "nothing_left", f"nothing is left to undo of entry {entry}: all have started or are dead"
+        )
+    verb = replace(bury_verb(act), more={"act": str(act), "of_entry": entry})
+    return (yield from begin_selected(verb, selection.given, (), Count(line.count)))
 
 
 # A cancel -----------------------------------------------------------------------------------------------------------
@@ -94,7 +101,10 @@ def _bury_again(act: UUID, entry: int) -> Verb:
 def _undo_cancel(line: AuditLine) -> Procedure[Done]:
     named = line.selection.get("ids")
     if not named:
-        raise Refused("no_undo", f"entry {line.id} cancelled by filters: only jobs that were named come back")
+        raise Refused(
+            "no_undo",
+            f"entry {line.id} cancelled more than 1,000 jobs, or in several steps: they do not come back",
+        )
     suspects = _suspects(line)
     return (yield from act_on(_uncancel(line, suspects), [UUID(one) for one in named]))
 
@@ -108,7 +118,7 @@ def _suspects(line: AuditLine) -> list[UUID]:
     except (KeyError, ValueError):  # an older release, or too many to be kept
         text = f"entry {line.id} does not say how its jobs stood when they were cancelled"
         raise Refused("no_undo", text) from None
-    if others := [f"{n:,} {state}" for state, n in states.items() if state not in _NOT_STARTED]:
+    if others := [f"{n:,} {state}" for state, n in states.items() if state not in NOT_STARTED]:
         text = f"only jobs that waited come back: of those of entry {line.id}, {', '.join(others)}"
         raise Refused("did_not_wait", text)
     return suspects

@@ -55,10 +55,16 @@ def audit(
 
 
 def audit_begin(
-    actor: Actor, action: str, selection: Mapping[str, object], before: Mapping[str, object] | None = None
+    actor: Actor,
+    action: str,
+    selection: Mapping[str, object],
+    before: Mapping[str, object] | None = None,
+    after: Mapping[str, object] | None = None,
+    *,
+    count: int = 0,
 ) -> Statement[int]:
-    """An act over many transactions: its entry, to be counted up by audit_add in each of them."""
-    params = _entry(actor, action, selection, 0, before, None)
+    """The entry of an act. One over many transactions counts it up by audit_add in each of them."""
+    params = _entry(actor, action, selection, count, before, after)
     return named("audit_begin", params, lambda rows: int(rows[0][0]))
 
 

@@ -79,7 +79,7 @@ class DeadGroup:
     count: int
     first_died_at: datetime
     last_died_at: datetime
-    error: str | None  # of the last one, cut
+    error: str | None  # of the last one
     job_id: UUID  # of the last one
     by_hour: Sequence[int] = ()  # how many died in each of the last 24 hours, the oldest first
 
@@ -181,16 +181,15 @@ def _walk(
         seen = yield from look(place, limit)
         return [one.item for one in seen], seen[-1].place if len(seen) == limit else (yield from reach)
     end = yield from reach
-    most = max(limit, ERRORS)
     shown: list[_Seen[T]] = []
     fits = shown_texts(f.error, f.masked)
     while True:
-        seen = yield from look(place, most)
+        seen = yield from look(place, ERRORS)
         within = [one for one in seen if end is None or (one.place >= end if is_down else one.place <= end)]
         shown += [one for one in within if fits(one.error)]
         if len(shown) >= limit:
             return [one.item for one in shown[:limit]], shown[limit - 1].place
-        if len(within) < most:
+        if len(within) < ERRORS:
             return [one.item for one in shown], end
         place = within[-1].place
 
@@ -251,6 +250,24 @@ class DeadPayload(NamedTuple):
     task: str
     version: int
     payload: str  # JSON
+
+
+def dead_sizes(job_ids: Sequence[UUID]) -> Statement[list[tuple[UUID, int]]]:
+    """How many bytes of JSON each has."""
+    return named("dead_sizes", (list(job_ids),), lambda rows: [(r[0], r[1]) for r in rows])
+
+
+def portions(sizes: Sequence[tuple[UUID, int]], most: int) -> list[list[UUID]]:
+    """Payloads that are read together: `most` bytes at most, or one that is larger."""
+    found: list[list[UUID]] = []
+    room = 0
+    for job_id, size in sizes:
+        if not found or size > room:
+            found.append([])
+            room = most
+        found[-1].append(job_id)
+        room -= size
+    return found
 
 
 def dead_payloads(job_ids: Sequence[UUID]) -> Statement[list[DeadPayload]]:

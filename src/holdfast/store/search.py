@@ -25,7 +25,9 @@ from .statement import Flow, Row, Statement, ids, named
 LOOK = 100_000  # rows that a step of a search reads at most
 SHORT = 10_000  # the same for who has no time
 MASKED = 2_000  # the same where errors are searched as they are shown: each is masked first
-ERRORS = 1_000  # of them whose errors are read at a time, where they are searched as they are shown
+ERRORS = (
+    100  # of them whose errors are read at a time: to mask one of 8 KiB takes 2.5 ms, and others wait for it
+)
 PAYLOADS = 1_000  # the same where payloads are looked into: they may be large
 _HIDDEN = re.compile("•+")
 FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
@@ -252,7 +254,7 @@ def _walk(
         return found, found[-1].id if len(found) == s.limit else (yield from _reached(reach))
     end = yield from _reached(reach)
     window = s.window if end is None else s.window._replace(floor=end)
-    part = s._replace(window=window, limit=max(s.limit, ERRORS))
+    part = s._replace(window=window, limit=ERRORS)
     shown: list[Found] = []
     fits = shown_texts(s.wanted.error, s.wanted.masked)
     while True:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
-from holdfast.pages import Act, Given, Offer, Preview, Said
+from holdfast.pages import WHY, Act, Given, Offer, Preview, Said
 from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
@@ -64,10 +64,10 @@ async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | N
 
 
 async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
-    """Whoever looks next sees what it did."""
+    """Whoever looks next sees what it did. Why it was done is in the audit, as on the command line."""
     await site.learn_masked()
     try:
-        return await site.operator(call.actor).arun(act.do(given))
+        return await site.operator(call.actor.because(given.get(WHY))).arun(act.do(given))
     finally:
         site.snapshots.forget()
 
@@ -85,11 +85,27 @@ def _asks_number(act: Act, count: int | None, capped: bool) -> bool:
     return count is not None and (act.deletes or count > MANY or capped)
 
 
+def _needs_why(act: Act, count: int | None) -> bool:
+    """What cannot be undone and is about many, or ends what others run, is done by a page with a reason alone."""
+    return act.needs_why or (act.deletes and count is not None and count > 1)
+
+
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
     query = call.query((*(field.name for field in act.fields), "back"))
+    for field in act.fields:
+        if field.kind == "json" and field.name in query:
+            raise ConfigurationError(
+                f"{field.name} is not taken from an address, which browsers and logs keep. Send it by the form"
+            )
     back = local(query.pop("back", ""))
-    given = fields_of_link(act, query)
+    return await _show(site, call, act, fields_of_link(act, query), back)
+
+
+async def _show(
+    site: Site, call: Call, act: Act, given: dict[str, str], back: str, refused: str = ""
+) -> Response:
+    """`refused`: why it was not done when it was confirmed. What was typed is still there."""
     found, trouble = None, ""
     missing = any(field.shown and field.required and field.name not in given for field in act.fields)
     try:
@@ -98,7 +114,7 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
     except HoldfastError as error:
         trouble = sentence_of(error)
     count, capped = (found.count, found.capped) if found else (None, False)
-    given |= found.fixed if found else {}
+    given = {**given, **(found.fixed if found else {})}
     shown = Shown(act.name, call.who.name, _chosen(act, given), count, capped)
     good = not (missing or trouble)  # what could not be shown cannot be confirmed
     context = {
@@ -108,15 +124,17 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
         "asked": [field for field in act.fields if field.label and field.shown != good],
         "look": any(field.shown for field in act.fields) and not good,
         "preview": found,
-        "trouble": trouble,
+        "trouble": refused or trouble,
         "typed": _asks_number(act, count, capped),
+        "why": WHY if _needs_why(act, count) else "",
         "seal": site.seals.make(shown) if good else "",
         "back": back,
         "words": act.command({**_defaults(act), **given}),
         "post": address(f"acts/{slug(act.name)}"),
     }
     fragment = call.request.headers.get("x-fragment") == "1"
-    return call.html("confirm_part.html" if fragment else "confirm.html", context)
+    status = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
+    return call.html("confirm_part.html" if fragment else "confirm.html", context, status)
 
 
 def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
@@ -140,10 +158,17 @@ def _defaults(act: Act) -> dict[str, str]:
 async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     form = await call.form()
     seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), local(form.pop("back", ""))
-    given = fields_of(act, form)
-    if not act.at_once:
-        await _check_confirmed(site, call, act, given, seal, typed)
-    said = await do(site, call, act, given)
+    if form.pop("look", ""):  # a preview that depends on what somebody typed
+        return await _show(site, call, act, fields_of_link(act, form), back)
+    try:
+        given = fields_of(act, form)
+        if not act.at_once:
+            await _check_confirmed(site, call, act, given, seal, typed)
+        said = await do(site, call, act, given)
+    except ConfigurationError as error:
+        if act.at_once or not any(field.label and form.get(field.name) for field in act.fields):
+            raise
+        return await _show(site, call, act, fields_of_link(act, form), back, sentence_of(error))
     if said.secret:
         return call.html("done.html", {"said": said, "act": act, "back": back or local(said.page)})
     where = local(_left(act, back, said) or said.page)
@@ -171,6 +196,8 @@ async def _check_confirmed(site: Site, call: Call, act: Act, given: Given, seal:
     count = shown.count
     if _asks_number(act, count, shown.capped) and typed.replace(",", "").strip() != str(count):
         raise Refusal(HTTPStatus.CONFLICT, f"type {count:,} to confirm. Nothing was changed")
+    if _needs_why(act, count) and not given.get(WHY, "").strip():
+        raise Refusal(HTTPStatus.CONFLICT, "say why: it is kept in the audit. Nothing was changed")
     if count is not None:
         await _check_no_more(site, call, act, given, shown)
     if not site.seals.use(seal):
@@ -209,7 +236,7 @@ class Told:
 
 def _packed(site: Site, said: Said) -> str:
     undo = None if said.undo is None else [said.undo.act, dict(said.undo.given), said.undo.label]
-    told = json.dumps([said.sentence[:600], undo])
+    told = json.dumps([said.sentence[:600], undo], ensure_ascii=False)  # a browser keeps 4 KiB
     text = base64.urlsafe_b64encode(told.encode()).decode()
     return f"{text}.{site.csrf.sign('said', text)}"
 

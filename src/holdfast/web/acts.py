@@ -30,13 +30,12 @@ from holdfast.web.filters import (
     means_all,
     options,
     text,
-    whole_number,
     words_of,
 )
 from holdfast.web.masking import Declared
 from holdfast.web.shown import number
+from holdfast.web.undoing import undo_of, undo_of_named
 from holdfast.web.views.drawn import job_state, state_word
-from holdfast.web.views.operations import UNDO_AT_ONCE
 
 _MANY = 1000  # jobs that are named one by one, or done while the browser waits
 
@@ -80,24 +79,6 @@ def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) 
     return Preview(said, count.count, count.capped, warnings, sample)
 
 
-def undo_of(entry: int | None) -> Offer | None:
-    return None if entry is None else Offer("undo", {"entry": str(entry)}, "Undo")
-
-
-def _undo(given: Given) -> Procedure[Said]:
-    entry = whole_number(given, "entry")
-    if entry is None or not 0 < entry < 2**63 - 1:
-        raise ConfigurationError(f"entry={given['entry'][:40]!r} is not the number of an entry in the audit")
-    lines = (yield from Operator.list_audit.procedure(before=entry + 1, limit=1)).entries
-    if lines and lines[0].id == entry and lines[0].count > UNDO_AT_ONCE:
-        text = f"entry {entry} is about {lines[0].count:,} jobs, too many for the dashboard. Run: holdfast undo {entry}"
-        raise Refused("too_many", text, entry=entry)
-    return _said((yield from Operator.undo.procedure(entry)), "as before")
-
-
-UNDO = Act("undo", "Undo", _undo, (Field("entry"),), lambda g: ("undo", g["entry"]), at_once=True)
-
-
 def _said(done: Done, what: str, undo: Offer | None = None) -> Said:
     left = [f"{n:,} left alone: {why.text}" for why, n in done.left.items()]
     results = ", ".join(f"{n:,} {how.replace('_', ' ')}" for how, n in done.results.items())
@@ -118,14 +99,15 @@ def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> P
 def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
-        ended = verb.action == "jobs cancel" and set(done.results) == {CANCELLED}
-        return _said(done, what, undo_of(done.audit) if ended else None)
-    wanted = job_filter(given, masked_of)
-    seen = yield from Operator.preview_all.procedure(verb, wanted)
-    if seen.count.count > _MANY or seen.count.capped:
-        return (yield from _leave_to_workers(verb, wanted))
-    selection = yield from Operator.select.procedure(verb, wanted)
-    return _said((yield from Operator.act_on_all.procedure(verb, selection)), what)
+    else:
+        wanted = job_filter(given, masked_of)
+        seen = yield from Operator.preview_all.procedure(verb, wanted)
+        if seen.count.count > _MANY or seen.count.capped:
+            return (yield from _leave_to_workers(verb, wanted))
+        selection = yield from Operator.select.procedure(verb, wanted)
+        done = yield from Operator.act_on_all.procedure(verb, selection)
+    ended = verb.action == "jobs cancel" and set(done.results) == {CANCELLED}
+    return _said(done, what, (yield from undo_of_named(done.audit)) if ended else None)
 
 
 def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Said]:

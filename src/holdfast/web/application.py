@@ -19,7 +19,7 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
-from holdfast.web.acts import UNDO, dead_acts, job_acts
+from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
 from holdfast.web.calls import (
@@ -32,12 +32,12 @@ from holdfast.web.calls import (
     prefix_of,
 )
 from holdfast.web.databases import DATABASE, about, check_names
-from holdfast.web.drawing import slug
+from holdfast.web.drawing import plain_text, slug
 from holdfast.web.edit import REVEAL, copy_act, edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
-from holdfast.web.identity import Authorize, Identity, OneTimeUrl
+from holdfast.web.identity import Authorize, Identity, OneTimeUrl, Proxies
 from holdfast.web.live import stream
 from holdfast.web.masking import for_role
 from holdfast.web.openapi import describe_api
@@ -45,6 +45,7 @@ from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
 from holdfast.web.signing_in import sign_in_routes
 from holdfast.web.site import Site
+from holdfast.web.undoing import UNDO
 from holdfast.web.users import UsersFile
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
@@ -57,13 +58,15 @@ PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 class Dashboard:
     """What holdfast_web() makes: an ASGI app with its sites at hand, one for each database."""
 
-    def __init__(self, sites: Sequence[Site], hosts: Sequence[str] | None) -> None:
+    def __init__(
+        self, sites: Sequence[Site], hosts: Sequence[str] | None, proxies: Proxies | None = None
+    ) -> None:
         self.sites = sites
         self.site = sites[0]
         self.routes = routes(self.site)
         top: Sequence[BaseRoute] = several(sites) if self.site.name else self.routes
         inside = Starlette(routes=top, lifespan=self._lifespan, exception_handlers=unrouted(self.site))
-        self._guard = Guard(Packed(inside), hosts)
+        self._guard = Guard(Packed(inside), hosts, proxies)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -133,6 +136,7 @@ def dashboard(
     limits: Limits | None = None,
     trace_url: str | None = None,
     named: str | Mapping[str, str] = "MODULE:APP",
+    proxies: Proxies | None = None,
 ) -> Dashboard:
     apps = app if isinstance(app, Mapping) else {"": app}
     if isinstance(app, Mapping):
@@ -164,7 +168,7 @@ def dashboard(
         sites.append(site)
     for site in sites:
         site.beside = sites if site.name else ()
-    return Dashboard(sites, hosts)
+    return Dashboard(sites, hosts, proxies)
 
 
 # Routes -------------------------------------------------------------------------------------------------------------
@@ -315,7 +319,7 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
     context = {
         "page": page,
         "view": view,
-        "title": view.title or page.title,
+        "title": plain_text(view.title or page.title),
         "said": said,
         "query": dict(call.request.query_params),
         "badges": await _badges(site),

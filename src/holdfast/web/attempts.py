@@ -6,6 +6,8 @@ from ipaddress import IPv6Address, ip_address
 
 from starlette.requests import Request
 
+from holdfast.web.identity import client_of
+
 EACH = 10  # wrong tokens of one address in a minute
 ALL = 100  # of all addresses together: from then on one wrong token is enough
 MINUTE = 60.0
@@ -40,7 +42,7 @@ def _counted(seen: tuple[float, int], now: float) -> tuple[float, int]:
 
 def _address(request: Request) -> str:
     """One house has a whole network of IPv6, so it counts as one."""
-    host = "" if request.client is None else request.client.host
+    host = client_of(request) or ""
     try:
         address = ip_address(host)
     except ValueError:

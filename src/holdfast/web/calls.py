@@ -26,7 +26,7 @@ from holdfast.web.attempts import brings_token
 from holdfast.web.databases import find_places, places_of, sign_in_address, top_prefix
 from holdfast.web.drawing import draw
 from holdfast.web.guard import comes_from_us
-from holdfast.web.identity import Identity
+from holdfast.web.identity import Identity, client_of
 from holdfast.web.masking import for_role
 from holdfast.web.plain import as_json, plain, written
 from holdfast.web.site import Site
@@ -59,8 +59,8 @@ class Call:
     @property
     def actor(self) -> Actor:
         """Who acts, for the audit."""
-        client = self.request.client
-        address = client.host if client is not None and is_address(client.host) else None
+        client = client_of(self.request)
+        address = client if client is not None and is_address(client) else None
         return Actor(self.who.name, "api" if self.is_api else "web", address=address)
 
     @property
@@ -161,8 +161,13 @@ def set_cookie(request: Request, response: Response, name: str, value: str, age:
         path=prefix_of(request) or "/",
         httponly=True,
         samesite="lax",
-        secure=request.url.scheme == "https",
+        secure=_is_safe(request),
     )
+
+
+def _is_safe(request: Request) -> bool:
+    """Whether the browser came by TLS. Behind a proxy that ends it, the browser itself says so with a form."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def base_context(site: Site, request: Request, who: Identity | None) -> dict[str, Any]:

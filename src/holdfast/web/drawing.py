@@ -82,6 +82,11 @@ def plain_text(value: object) -> str:
     return shown.cut(masked_text(str(value), shown.MOST))
 
 
+def is_masked(value: object) -> bool:
+    """Whether something in it is not shown. Then no address has it either: browsers and logs keep those."""
+    return masked_text(str(value)) != str(value)
+
+
 def trace(text: str, role: Role, names: Collection[str] = ()) -> list[shown.Piece]:
     return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST, names))
 
@@ -128,6 +133,7 @@ def environment() -> Environment:
         quoting=quoting,
         said_text=said_text,
         plain_text=plain_text,
+        is_masked=is_masked,
         trace_pieces=trace,
         bars_chart=bars_chart,
         counted_chart=counted_chart,

@@ -6,26 +6,26 @@ from typing import Any
 from holdfast.cli.arguments import parse_rate, parse_span
 from holdfast.errors import ConfigurationError
 from holdfast.model.queue import QueueRules, Rate
-from holdfast.operate.doctor.thresholds import read_limits
 from holdfast.operate.keys import Released
 from holdfast.operate.limits import shown
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
-from holdfast.pages import Act, Field, Given, Link, Offer, Preview, Row, Said, Table
+from holdfast.pages import Act, Field, Given, Link, Preview, Row, Said, Table
 from holdfast.tasks.checks import queue_name
 from holdfast.tasks.queueing import queue_rules
 from holdfast.web.filters import means_all, text, words_of
+from holdfast.web.fixing import FIX
+from holdfast.web.undoing import undo_of
 from holdfast.web.views.operations import operation_id
 
 
 def _pause_queue(given: Given) -> Procedure[Said]:
     done = yield from Operator.pause_queue.procedure(given["queue"])
     state = "is paused" if done.changed else "was paused already"
-    undo = Offer("queue resume", {"queue": done.queue}, "Undo") if done.changed else None
     said = f"Queue {done.queue} {state}. What runs already finishes."
-    return Said(said, done, f"queues/{done.queue}", undo=undo)
+    return Said(said, done, f"queues/{done.queue}", undo=undo_of(done.audit))
 
 
 def _resume_queue(given: Given) -> Procedure[Said]:
@@ -109,9 +109,8 @@ def _create_words(given: Given) -> list[str]:
 
 def _pause_task(given: Given) -> Procedure[Said]:
     done = yield from Operator.pause_task.procedure(given["task"])
-    undo = Offer("task resume", {"task": done.task}, "Undo") if done.changed else None
     said = f"Task {done.task} is paused. {several(done.moved, 'job')} set aside."
-    return Said(said, done, "limits", undo=undo)
+    return Said(said, done, "limits", undo=undo_of(done.audit))
 
 
 def _resume_task(given: Given) -> Procedure[Said]:
@@ -222,18 +221,6 @@ def _stop_operation(given: Given) -> Procedure[Said]:
     return Said(f"The operation {state}. {found.done:,} jobs were changed.", found, f"operations/{found.id}")
 
 
-def _fix(given: Given) -> Procedure[Said]:
-    found = yield from Operator.fix.procedure(
-        given["fix"], limits=read_limits(given.get("limits", "").split())
-    )
-    return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
-
-
-def _fix_words(given: Given) -> list[str]:
-    limits = [f"--limit={word}" for word in given.get("limits", "").split()]
-    return ["doctor", "--fix", given["fix"], *limits]
-
-
 def _release_words(given: Given) -> list[str]:
     how = [f"--{given['how']}"] if given.get("how") else []
     if means_all(given):
@@ -313,5 +300,5 @@ ENGINE_ACTS: tuple[Act, ...] = (
     Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
         lambda g: ("workers", "drain", *(("--all", "--yes") if means_all(g) else words_of(g))), _preview_drain),
     Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
-    Act("doctor fix", "Fix", _fix, (Field("fix"), Field("limits", required=False)), _fix_words, role="admin"),
+    FIX,
 )  # fmt: skip

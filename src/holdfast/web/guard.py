@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.web.identity import CLIENT, Proxies
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CSRF = "holdfast_csrf"
 POLICY = (
@@ -32,8 +34,9 @@ class Guard:
     """In front of everything. A request for a host that is not ours is refused: a name of somebody else's may point here
     (DNS rebinding)."""
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, proxies: Proxies | None = None) -> None:
         self._app = app
+        self._proxies = proxies
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,6 +60,8 @@ class Guard:
             text = f"This server does not go by the name {host[:100]!r}. Name it: --allowed-host, or hosts="
             await PlainTextResponse(text, 421)(scope, receive, guarded)
             return
+        if self._proxies is not None:
+            scope = {**scope, CLIENT: self._proxies.client_of(Request(scope))}
         await self._app(scope, receive, guarded)
 
 

@@ -15,6 +15,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from starlette.requests import Request
 
 from holdfast.errors import ConfigurationError
+from holdfast.model.actor import is_address
 from holdfast.model.text import printable, storable
 from holdfast.pages import ROLES, Role
 
@@ -114,6 +115,46 @@ class BearerTokens:
         return found
 
 
+CLIENT = "holdfast.client"  # in the scope of a request: the address that it came from, behind trusted proxies
+
+
+class Proxies:
+    """Those of these addresses and networks are believed about who is behind them."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        try:
+            self._from: list[IPv4Network | IPv6Network] = [ip_network(one) for one in addresses]
+        except ValueError as error:
+            raise ConfigurationError(f"addresses= takes addresses and networks: {error}") from None
+
+    def trusts(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        mapped = (
+            address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        )  # on a socket for both kinds
+        return any(one in network for one in (address, mapped) if one is not None for network in self._from)
+
+    def client_of(self, request: Request) -> str | None:
+        """The nearest address that is not a proxy of ours. What stands before it in the header anybody can have written."""
+        here = None if request.client is None else request.client.host
+        said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+        while here is not None and said and self.trusts(here):
+            before = said.pop().strip()
+            if not is_address(before):
+                break
+            here = before
+        return here
+
+
+def client_of(request: Request) -> str | None:
+    """Where it came from, as far as is known."""
+    found: str | None = request.scope.get(CLIENT)
+    return found if found is not None or request.client is None else request.client.host
+
+
 class ProxyHeader:
     """The name that your proxy has authenticated: `ProxyHeader("X-Forwarded-User", ["10.0.0.5"], roles={"mara": "admin"})`.
 
@@ -132,16 +173,13 @@ class ProxyHeader:
             raise ConfigurationError(
                 "ProxyHeader needs the addresses of the proxy: whoever reaches this port could write the header"
             )
-        try:
-            self._from: list[IPv4Network | IPv6Network] = [ip_network(one) for one in addresses]
-        except ValueError as error:
-            raise ConfigurationError(f"addresses= takes addresses and networks: {error}") from None
+        self._proxies = Proxies(addresses)
         self._header = header
         self._roles: dict[str, Role] = dict(roles or {})
         self._role: Role | None = role
 
     def __call__(self, request: Request) -> Identity | None:
-        if request.client is None or not self._trusts(request.client.host):
+        if request.client is None or not self._proxies.trusts(request.client.host):
             return None
         names = request.headers.getlist(self._header)
         if len(names) != 1 or not names[0]:  # two headers: one of them is not the proxy's
@@ -150,16 +188,6 @@ class ProxyHeader:
         if names[0] in self._roles:
             role = self._roles[names[0]]
         return None if role is None else Identity(storable(printable(names[0]), 200), role)
-
-    def _trusts(self, host: str) -> bool:
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return False
-        mapped = (
-            address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        )  # on a socket for both kinds
-        return any(one in network for one in (address, mapped) if one is not None for network in self._from)
 
 
 class OneTimeUrl:

@@ -18,6 +18,7 @@ from holdfast.web.calls import Call, Refusal
 from holdfast.web.databases import places_of
 from holdfast.web.filters import JOB_FIELDS, job_id
 from holdfast.web.lists import JOBS, ListWatch, watched_list
+from holdfast.web.plain import written
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
 from holdfast.web.views.overview import numbers_of
@@ -35,7 +36,8 @@ MOST_TOPICS = 5
 
 async def stream(site: "Site", call: Call) -> Response:
     """`GET /live?topics=overview,job:ID`, `GET /live?topics=jobs&state=dead`. It sends names and values, never HTML."""
-    query = call.query(("topics", *JOB_FIELDS))
+    query = call.query(("topics", "poll", *JOB_FIELDS))
+    once = query.pop("poll", "")
     topics = [word for word in query.pop("topics", "overview").split(",") if word]
     if len(topics) > MOST_TOPICS:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(topics)} topics are too many: {MOST_TOPICS} at most")
@@ -44,6 +46,8 @@ async def stream(site: "Site", call: Call) -> Response:
             _job_of(topic)
     if query and JOBS not in topics:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"a filter is for the topic {JOBS}")
+    if once:
+        return await _poll(site, call, topics)
     await site.learn_masked()
     listed = watched_list(call, query) if JOBS in topics else None
     if site.streams.total() >= MOST_STREAMS:
@@ -54,6 +58,13 @@ async def stream(site: "Site", call: Call) -> Response:
         )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return _Stream(site, call.who.name, _frames(site, topics, _beside(call), listed), headers)
+
+
+async def _poll(site: "Site", call: Call, topics: list[str]) -> Response:
+    """The same once, for a browser whose stream a proxy keeps back, or whom there is no stream for."""
+    values = await values_of(site, [topic for topic in topics if topic != JOBS])
+    values |= {f"db.{other.name}": "away" if other.trouble() else "" for other in _beside(call)}
+    return Response(written(values), media_type="application/json")
 
 
 class _Stream(StreamingResponse):

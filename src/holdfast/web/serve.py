@@ -25,6 +25,7 @@ from holdfast.web.identity import (
     BearerTokens,
     Identity,
     OneTimeUrl,
+    Proxies,
     ProxyHeader,
     first_of,
     identify,
@@ -123,6 +124,7 @@ def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
         limits=served.limits,
         trace_url=served.trace_url,
         named=served.named,
+        proxies=Proxies(served.proxy_addresses) if served.proxy_addresses else None,
     )
     return made, login
 

@@ -22,7 +22,7 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.edit import masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Page, Pages
+from holdfast.pages import Act, Page, Pages, with_why
 from holdfast.tasks.definition import Definition
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import Csrf
@@ -100,7 +100,7 @@ class Site:
                 raise ConfigurationError(f"two pages are called {page.path!r}. Give one of them another path")
             self.pages[page.path] = page
         coded = pages.coded_acts(self.app.tasks) if pages.coded_acts is not None else ()
-        self.acts.update({act.name: act for act in (*pages.acts, *coded)})
+        self.acts.update({act.name: with_why(act) for act in (*pages.acts, *coded)})
 
     def add_shapes(self) -> None:
         """What shapes name. The web knows no shape by hand."""

@@ -392,6 +392,7 @@ PAGES = Pages(
             _preview_terminate,
             "admin",
             deletes=True,
+            needs_why=True,
         ),
     ],
 )

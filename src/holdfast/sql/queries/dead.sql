@@ -58,7 +58,7 @@ ORDER BY l.died_at, l.id OFFSET $3 - 1 LIMIT 1;
 --
 -- What differs from job to job, as ids and numbers, is taken out of the error: holdfast.fingerprint().
 WITH newest AS MATERIALIZED (
-    SELECT d.id, d.queue, d.task, d.died_at, left(d.last_error, 500) AS error,
+    SELECT d.id, d.queue, d.task, d.died_at,
            substr(encode(sha256(convert_to((SELECT e.salt::text FROM holdfast.engine e) || d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) AS name
     FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_error FROM holdfast.dead_letters l
           WHERE ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
@@ -66,15 +66,20 @@ WITH newest AS MATERIALIZED (
     WHERE ($6::text IS NULL OR d.queue = $6) AND ($7::text IS NULL OR d.task = $7) AND ($8::text IS NULL OR d.last_error ILIKE $8)
       AND ($9::text IS NULL OR d.partition_key = $9) AND ($10::text IS NULL OR $10 = ANY (d.tags)) AND ($11::uuid[] IS NULL OR d.id = ANY ($11))
     ORDER BY d.died_at DESC, d.id DESC LIMIT $2
+), grouped AS (
+    SELECT n.name, n.task, array_agg(DISTINCT n.queue ORDER BY n.queue) AS queues, count(*) AS n, min(n.died_at) AS first, max(n.died_at) AS last,
+           (array_agg(n.id ORDER BY n.died_at DESC, n.id DESC))[1] AS id,
+           array_agg(greatest(floor(extract(epoch FROM holdfast.now() - n.died_at) / 3600), 0)::int)
+               FILTER (WHERE n.died_at > holdfast.now() - interval '24 hours') AS hours,
+           sum(count(*)) OVER ()::bigint AS looked_at
+    FROM newest n
+    GROUP BY n.name, n.task
+    ORDER BY count(*) DESC, max(n.died_at) DESC, n.name LIMIT $3
 )
-SELECT n.name, n.task, array_agg(DISTINCT n.queue ORDER BY n.queue), count(*), min(n.died_at), max(n.died_at),
-       (array_agg(n.error ORDER BY n.died_at DESC, n.id DESC))[1], (array_agg(n.id ORDER BY n.died_at DESC, n.id DESC))[1],
-       array_agg(greatest(floor(extract(epoch FROM holdfast.now() - n.died_at) / 3600), 0)::int)
-           FILTER (WHERE n.died_at > holdfast.now() - interval '24 hours'),
-       sum(count(*)) OVER ()::bigint
-FROM newest n
-GROUP BY n.name, n.task
-ORDER BY count(*) DESC, max(n.died_at) DESC, n.name LIMIT $3;
+-- The error as it is: one that is cut here may lose the half by which a reader knows a secret.
+SELECT g.name, g.task, g.queues, g.n, g.first, g.last, (SELECT d.last_error FROM holdfast.dead_letters d WHERE d.id = g.id), g.id, g.hours, g.looked_at
+FROM grouped g
+ORDER BY g.n DESC, g.last DESC, g.name;
 
 -- name: dead_facets
 -- Of one group, among the newest dead letters: which keys, tags and queues have the most of it.
@@ -180,6 +185,11 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: dead_sizes
+-- How many bytes of JSON dead letters have, so that a patch reads some of them at a time.
+-- $1 ids
+SELECT d.id, octet_length(d.payload::text) FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) ORDER BY d.id;
 
 -- name: dead_payloads
 -- The payloads of dead letters.

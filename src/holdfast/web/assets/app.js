@@ -13,14 +13,23 @@
 
   // Dialogs of acts -----------------------------------------------------------------------------------------------
   const dialog = one("[data-act-dialog]");
-  async function ask(address) {
-    const answer = await fetch(address, part);
+  const gone = () => tell("The dashboard cannot be reached. Nothing was done: try again.", 6000);
+  async function ask(address, more) {
+    const answer = await fetch(address, { ...part, ...more }).catch(() => null);
+    if (!answer) { gone(); return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const form = one("form.confirm-form", page) || one("main .panel", page);
     if (!form || !dialog) { location.href = address; return; }
     dialog.replaceChildren(document.importNode(form, true));
-    dialog.showModal();
+    if (!dialog.open) dialog.showModal();
   }
+  // What was typed goes with the form, never in an address; the preview of it takes the place of the form.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("dialog form[data-look]")) return;
+    event.preventDefault();
+    ask(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+  });
 
   // Selection on a list -------------------------------------------------------------------------------------------
   const bar = one("[data-selbar]");
@@ -52,8 +61,13 @@
       list.append(panel);
     }
     panel.setAttribute("aria-busy", "true");
-    const answer = await fetch(address, part);
-    if (mine !== peeking || !answer.ok) return;
+    const answer = await fetch(address, part).catch(() => null);
+    if (mine !== peeking) return;
+    if (!answer?.ok) {
+      panel.removeAttribute("aria-busy");
+      if (answer) location.href = address; else gone();
+      return;
+    }
     const found = one("[data-peek]", new DOMParser().parseFromString(await answer.text(), "text/html"));
     if (mine !== peeking) return;
     if (found) panel.replaceWith(document.importNode(found, true)); else { panel.remove(); list.className = "cols c-one"; }
@@ -105,11 +119,11 @@
   said.setAttribute("role", "status");
   document.body.append(said);
   let fading = 0;
-  function tell(text) {
+  function tell(text, lasts = 2500) {
     said.textContent = text;
     said.classList.add("on");
     clearTimeout(fading);
-    fading = setTimeout(() => said.classList.remove("on"), 2500);
+    fading = setTimeout(() => said.classList.remove("on"), lasts);
   }
 
   // An act can be taken back for ten seconds; its place stays, so that nothing moves.
@@ -129,8 +143,9 @@
   async function find(word) {
     const mine = ++asked;
     const own = saved(word);
-    const answer = await fetch(`${prefix}/find?${new URLSearchParams({ q: word })}`, part);
-    if (mine !== asked || !answer.ok) return;
+    const answer = await fetch(`${prefix}/find?${new URLSearchParams({ q: word })}`, part).catch(() => null);
+    if (!answer) gone();
+    if (mine !== asked || !answer?.ok) return;
     const found = [...own, ...(await answer.json()).found];
     const list = one("ul", finder);
     list.replaceChildren(...found.map((line, n) => {
@@ -239,29 +254,56 @@
   const away = one("[data-away]");
   let source = null;
   let seen = 0;
-  function show(word) { if (state) state.dataset.liveState = word; }
-  function stop() { source?.close(); source = null; }
+  let polling = 0;
+  function show(word) {
+    if (!state) return;
+    state.dataset.liveState = word;
+    root.dataset.liveNow = word;
+    state.title = { live: "Live", polling: "Asked every 10 seconds: a stream does not get through", away: "The database is unreachable" }[word] || `Last seen ${seen ? Math.round((Date.now() - seen) / 1000) : "some"} seconds ago`;
+  }
+  function swap(values) {
+    seen = Date.now();
+    if (away) away.hidden = true;
+    for (const name of Object.keys(values)) {
+      const place = one(`[data-live="${CSS.escape(name)}"]`);
+      if (place && place.textContent !== values[name]) place.textContent = values[name];
+    }
+  }
+  const asking = () => `topics=${encodeURIComponent(topics)}${watched.dataset.liveQuery ? `&${watched.dataset.liveQuery}` : ""}`;
+  function stop() { source?.close(); source = null; clearInterval(polling); polling = 0; }
+  // A proxy may keep a stream back, and the server has a bound for them. Then it is asked now and then, and a stream is tried again later.
+  function poll() {
+    stop();
+    let left = 6;
+    const turn = async () => {
+      const answer = await fetch(`${prefix}/live?poll=1&${asking()}`, part).catch(() => null);
+      const values = answer?.ok ? await answer.json() : null;
+      if (values) { show("polling"); swap(values); } else show("stale");
+      if (--left <= 0) { stop(); start(); }
+    };
+    polling = setInterval(turn, 10000);
+    turn();
+  }
   function start() {
     if (!topics || source || document.hidden) return;
-    source = new EventSource(`${prefix}/live?topics=${encodeURIComponent(topics)}${watched.dataset.liveQuery ? `&${watched.dataset.liveQuery}` : ""}`);
+    source = new EventSource(`${prefix}/live?${asking()}`);
+    const mine = source;
+    let heard = false;
+    setTimeout(() => { if (!heard && source === mine && mine.readyState === EventSource.OPEN) poll(); }, 12000);
     source.addEventListener("values", (event) => {
-      seen = Date.now();
+      heard = true;
+      swap(JSON.parse(event.data));
       show("live");
-      if (away) away.hidden = true;
-      const values = JSON.parse(event.data);
-      for (const name of Object.keys(values)) {
-        const place = one(`[data-live="${CSS.escape(name)}"]`);
-        if (place && place.textContent !== values[name]) place.textContent = values[name];
-      }
     });
     source.addEventListener("away", (event) => {
+      heard = true;
       seen = Date.now();
       show("away");
       if (away) { away.textContent = `The database is unreachable: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
     });
     source.addEventListener("error", () => {
       show("stale");
-      if (source?.readyState === EventSource.CLOSED) { stop(); setTimeout(start, 10000); } // refused: a browser gives up by itself
+      if (source?.readyState === EventSource.CLOSED) poll(); // refused: a browser gives up by itself
     });
   }
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));

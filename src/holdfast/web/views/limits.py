@@ -6,6 +6,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import TaskLine
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Cell, Code, Link, Offer, Page, Problem, Row, Span, State, Table, Use, View
+from holdfast.store.breaker import BreakerSeen
 from holdfast.web.shown import number, span
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def page(site: "Site") -> Page:
             )
         blocks = [
             Table(
-                ("Task~", "State", "Jobs set aside#", "Living workers that know it#"),
+                ("Task", "State", "Failures#", "Last error~", "Tried job", "Jobs set aside#", "Workers that know it#"),
                 [_task(task) for task in tasks],
                 "Tasks and breakers",
                 f"{len(tasks)}",
@@ -69,9 +70,10 @@ def page(site: "Site") -> Page:
 def _task(task: TaskLine) -> Row:
     state = State("runs", "done")
     offer = Offer("task pause", {"task": task.task})
-    if task.breaker is not None and task.breaker.state != "closed":
-        state = State(f"breaker {task.breaker.state.replace('_', ' ')}", "dead")
-        offer = Offer("task resume", {"task": task.task}, "Close breaker…")
+    breaker = task.breaker
+    if breaker is not None and breaker.state != "closed":
+        state = State(f"breaker {breaker.state.replace('_', ' ')}", "dead", _trial(breaker))
+        offer = Offer("task resume", {"task": task.task}, "Close breaker")
     if task.pause is not None:
         by = task.pause.paused_by or "somebody"
         state = State("paused", "held", f"{span(task.pause.paused_seconds)}, by {by}")
@@ -79,4 +81,18 @@ def _task(task: TaskLine) -> Row:
     held = (
         None if task.held is None else Link(number(task.held), "jobs", {"state": "held", "task": task.task})
     )
-    return Row((Link(task.task, "jobs", {"task": task.task}), state, held, task.workers), (offer,), task.task)
+    counted = None if breaker is None else breaker.failures or breaker.trials or None
+    trial = None if breaker is None or breaker.trial_job is None else breaker.trial_job
+    tried = None if trial is None else Link(str(trial), f"jobs/{trial}", code=True)
+    error = None if breaker is None or not breaker.last_error else Problem(breaker.last_error)
+    name = Link(task.task, "jobs", {"task": task.task})
+    return Row((name, state, counted, error, tried, held, task.workers), (offer,), task.task)
+
+
+def _trial(breaker: BreakerSeen) -> str:
+    """When a job is let through to try, as `holdfast task list` says it."""
+    since = f"for {span(breaker.open_seconds or 0.0)}"
+    if breaker.trial_job is not None:
+        return f"{since}, a job is tried"
+    left = breaker.trial_in_seconds or 0.0
+    return f"{since}, {f'next trial in {span(left)}' if left > 0 else 'the next trial is due'}"

@@ -10,7 +10,6 @@ from holdfast.pages import (
     Asked,
     Block,
     Cell,
-    Code,
     Facts,
     Filter,
     Link,
@@ -40,7 +39,6 @@ _TONES: dict[str, Tone] = {
     "stopped": "held",
     "failed": "dead",
 }
-UNDO_AT_ONCE = 1000  # jobs; for more, the command line has it
 _ABOUT = (
     "An act over more than 1,000 jobs is left to the workers. It continues when the browser is closed, shows how far it "
     "is, and can be stopped."
@@ -102,8 +100,6 @@ def _one(asked: Asked) -> Procedure[View]:
         ("Why", Problem(operation.reason) if operation.reason else None),
         ("Fault", Problem(operation.fault) if operation.fault else None),
     ]
-    if _undoable(operation) and operation.done > UNDO_AT_ONCE:
-        facts.append(("Undo what has not started", Code(f"holdfast undo {operation.audit}")))
     blocks: list[Block] = [Facts([(name, cell) for name, cell in facts if cell is not None], "Operation")]
     if operation.results:
         rows = [Row((how.replace("_", " "), n)) for how, n in operation.results.items()]
@@ -144,7 +140,7 @@ def _progress(operation: Operation) -> Cell:
 def _offers(operation: Operation) -> tuple[Offer, ...]:
     if operation.state in OPEN:
         return (Offer("operations stop", {"id": str(operation.id)}, "Stop"),)
-    if not _undoable(operation) or operation.done > UNDO_AT_ONCE:
+    if not _undoable(operation):
         return ()
     return (Offer("undo", {"entry": str(operation.audit)}, "Undo what has not started"),)
 

@@ -1,5 +1,6 @@
 """Views that were saved: a page and its filter under a name, and the acts that save and delete them."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -76,13 +77,14 @@ def view_acts(site: "Site") -> tuple[Act, ...]:
 
         return do
 
+    act = functools.partial(Act, command=_no_command, asks_why=False)
     asked = (Field("name", "Name"), Field("page"), Field("query", required=False))
     one = (Field("id"),)
     return (
-        Act("view save", "Save view", save(shared=False), asked, _no_command, role="viewer"),
-        Act("view share", "Save view for everybody", save(shared=True), asked, _no_command),
-        Act("view delete", "Delete view", delete(shared=False), one, _no_command, role="viewer"),
-        Act("view unshare", "Delete view of everybody", delete(shared=True), one, _no_command),
+        act("view save", "Save view", save(shared=False), asked, role="viewer"),
+        act("view share", "Save view for everybody", save(shared=True), asked),
+        act("view delete", "Delete view", delete(shared=False), one, role="viewer"),
+        act("view unshare", "Delete view of everybody", delete(shared=True), one),
     )
 
 
