@@ -847,16 +847,18 @@ def test_a_batch_task_cannot_be_called_here_and_now() -> None:
 
 
 def test_a_batch_task_needs_no_parentheses(app: Holdfast, kit: Kit) -> None:
+    @dataclass
     class Local:
-        """A name of this function alone, which its annotation has to find."""
+        """Known in this function alone, and the annotation is text: the frame of the caller is looked up."""
+
+        n: int
 
     seen: list[int] = []
 
     @app.batch_task
-    async def gathered(batch: Batch[int]) -> None:
-        assert Local
-        seen.extend(batch.values)
+    async def gathered(batch: "Batch[Local]") -> None:
+        seen.extend(one.n for one in batch.values)
 
-    app.enqueue_many(gathered.job(n) for n in range(3))
+    app.enqueue_many(gathered.job(Local(n)) for n in range(3))
     kit.run_worker()
     assert sorted(seen) == [0, 1, 2]

@@ -187,7 +187,7 @@ def _bar(entry: Entry) -> Bar:
     )
     if entry.kind in ("sleep", "signal", "call", "child") and entry.outcome in ("done", "running"):
         tone = "sched"
-    note = entry.outcome if entry.outcome != "done" else entry.kind
+    note: str = entry.outcome if entry.outcome != "done" else entry.kind
     if bars.is_noted(entry):
         tone, note = "sched", bars.IF_IT_FAILS
     return Bar(entry.key, entry.began_at, entry.ended_at, tone, note, entry.key.count("/"))
