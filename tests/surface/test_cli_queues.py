@@ -107,6 +107,7 @@ def test_pause_and_resume_a_queue(kit: Kit, call: Call, refused: Callable[..., s
         "queue": "mail",
         "changed": False,
         "pause": {"at": None, "by": None, "seconds": None},
+        "audit": None,
     }
     for verb in ("pause", "resume"):
         assert refused(UnknownQueue, "queue", verb, "mial") == (
