@@ -3,12 +3,22 @@
 import contextlib
 import socket
 import ssl
+import subprocess
 import threading
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
 SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"  # how a client of PostgreSQL asks for TLS
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    """A certificate for 127.0.0.1 in a folder, and the context that trusts it."""
+    made = ["-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem"), "-days", "1", "-nodes"]
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    subprocess.run(["openssl", "req", "-x509", *kind, *made, *named], check=True, capture_output=True)
+    return ssl.create_default_context(cafile=folder / "cert.pem")
 
 
 class TlsProxy:

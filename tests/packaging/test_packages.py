@@ -22,7 +22,7 @@ NEEDS = {
     "uvloop": "from holdfast.cli.serving import EventLoop, _new_loop; _new_loop(EventLoop.uvloop).close()",
     "contracts": "from holdfast.shapes.events.contracts.algebra import _library; _library()",
     "ed25519": "from holdfast.model.signing import Ed25519Key; Ed25519Key(bytes(32), private=True)",
-    "nats": "from holdfast.contrib.nats import _client_class; _client_class()",
+    "nats": "from holdfast.contrib.nats_client import client_class; client_class()",
     "redis": "from holdfast.contrib.redis import library; library()",
     "rabbitmq": "from holdfast.contrib.rabbitmq import _library; _library()",
     "kafka": "from holdfast.contrib.kafka import library; library()",

@@ -3,8 +3,11 @@
 import asyncio
 import functools
 import json
+import ssl
+import tempfile
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +22,8 @@ from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server
 from tests.conftest import await_until
 from tests.crash.proxy import Proxy
-from tests.kafka_mock import Kafka
+from tests.kafka_mock import BROKERS, Kafka
+from tests.tls_proxy import TlsProxy, certificate
 
 from holdfast import Egress
 from holdfast.contrib.holdfast import holdfast_database
@@ -32,6 +36,21 @@ from holdfast.contrib.sqs import sqs
 from holdfast.transport import InMessage, Transport
 
 SECRET = "s3cr3t-w0rd"
+HERE = "127.0.0.1"
+
+LeadTo = Callable[[str, int], int]
+
+
+@functools.cache
+def certified() -> tuple[Path, ssl.SSLContext]:
+    """The folder of a certificate for 127.0.0.1, and the context that trusts it."""
+    made = Path(tempfile.mkdtemp(prefix="holdfast-tls-"))
+    return made, certificate(made)
+
+
+def over_tls(target: int | str) -> int:
+    """A port that speaks TLS in front of a server that speaks none, as long as this process lives."""
+    return TlsProxy(target, certified()[0]).port
 
 
 class _OnServer:
@@ -68,7 +87,7 @@ class _OnServer:
 
 
 class NatsBroker(_OnServer):
-    """The server takes the user `relay` with the password `right`."""
+    """The server takes the user `relay` with the password `right`, and speaks TLS with those who ask for it."""
 
     @property
     def url(self) -> str:
@@ -76,6 +95,13 @@ class NatsBroker(_OnServer):
 
     def transport(self) -> Transport:
         return nats(self.url, max_bytes=100_000)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return nats(f"nats://relay:right@127.0.0.1:{lead_to(HERE, self.server.port)}")
+
+    def tls(self) -> tuple[Transport, Transport]:
+        url = self.url.replace("nats://", "tls://")
+        return nats(url, tls=certified()[1]), nats(url, tls=ssl.create_default_context())
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         return nats(f"nats://relay:{SECRET}@127.0.0.1:{self.server.port}"), SECRET
@@ -122,6 +148,13 @@ class RedisBroker(_OnServer):
 
     def transport(self) -> Transport:
         return redis_streams(self.url, create=False, max_bytes=100_000)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return redis_streams(f"redis://127.0.0.1:{lead_to(HERE, self.server.port)}")
+
+    def tls(self) -> tuple[Transport, Transport]:
+        url = f"rediss://127.0.0.1:{over_tls(self.server.port)}"
+        return redis_streams(url, ca_file=str(certified()[0] / "cert.pem")), redis_streams(url)
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         return redis_streams(f"redis://relay:{SECRET}@127.0.0.1:{self.server.port}"), SECRET
@@ -171,6 +204,13 @@ class RabbitBroker(_OnServer):
 
     def transport(self) -> Transport:
         return rabbitmq(self.url, max_bytes=100_000)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return rabbitmq(f"amqp://guest:guest@127.0.0.1:{lead_to(HERE, self.server.port)}/")
+
+    def tls(self) -> tuple[Transport, Transport]:
+        url = f"amqps://guest:guest@127.0.0.1:{over_tls(self.server.port)}/"
+        return rabbitmq(url, tls=certified()[1]), rabbitmq(url, tls=ssl.create_default_context())
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         return rabbitmq(f"amqp://guest:{SECRET}@127.0.0.1:{self.server.port}/"), SECRET
@@ -227,9 +267,24 @@ class KafkaBroker:
 
     def __init__(self, server: Kafka) -> None:
         self.server = server
+        self._ports = [int(where.rpartition(":")[2]) for where in server.servers.split(",")]
 
     def transport(self) -> Transport:
         return kafka({"bootstrap.servers": self.server.servers}, max_bytes=100_000)
+
+    def _at(self, ports: Sequence[int]) -> str:
+        """Its brokers say from now on that they are there; returns where the first is."""
+        for number, port in zip(BROKERS, ports, strict=True):
+            self.server.ask("advertise", number, port)
+        return f"127.0.0.1:{ports[0]}"
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return kafka({"bootstrap.servers": self._at([lead_to(HERE, port) for port in self._ports])})
+
+    def tls(self) -> tuple[Transport, Transport]:
+        at = self._at([over_tls(port) for port in self._ports])
+        stranger = {"bootstrap.servers": at, "security.protocol": "ssl"}
+        return kafka({**stranger, "ssl.ca.location": f"{certified()[0]}/cert.pem"}), kafka(stranger)
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         return None
@@ -243,6 +298,7 @@ class KafkaBroker:
         return "nobody.has.this"
 
     async def read(self, destination: str) -> Sequence[InMessage]:
+        self._at(self._ports)
         return await asyncio.to_thread(read_topic, self.server.servers, destination)
 
     async def kill(self) -> None:
@@ -257,6 +313,7 @@ class KafkaBroker:
     async def thaw(self) -> None:
         self.server.thaw()
         self.server.ask("slow", 0)
+        self._at(self._ports)
 
     async def slow(self) -> None:
         self.server.ask("slow", 100)
@@ -295,10 +352,12 @@ def read_topic(servers: str, topic: str) -> list[InMessage]:
 
 
 @functools.cache
-def aws(secret: str = "right") -> Any:
-    return boto3.Session(
+def aws(secret: str = "right", ca_file: str | None = None) -> Any:
+    made = boto3.Session(
         aws_access_key_id="AKIAHOLDFAST", aws_secret_access_key=secret, region_name="eu-central-1"
     )
+    made._session.set_config_variable("ca_bundle", ca_file)
+    return made
 
 
 class SqsBroker(_OnServer):
@@ -326,6 +385,14 @@ class SqsBroker(_OnServer):
 
     def transport(self) -> Transport:
         return sqs(endpoint_url=self.url, session=aws(), max_bytes=100_000)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return sqs(endpoint_url=f"http://127.0.0.1:{lead_to(HERE, self.server.port)}", session=aws())
+
+    def tls(self) -> tuple[Transport, Transport]:
+        url = f"https://127.0.0.1:{over_tls(self.server.port)}"
+        trusting = aws(ca_file=f"{certified()[0]}/cert.pem")
+        return sqs(endpoint_url=url, session=trusting), sqs(endpoint_url=url, session=aws())
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         self._ask_for_rights("0")
@@ -398,8 +465,18 @@ class HttpBroker(_OnServer):
         return f"http://127.0.0.1:{self.server.port}"
 
     def transport(self) -> Transport:
-        egress = Egress(ports=[self.server.port], allow_http=True, allow_networks=["127.0.0.1/32"])
-        return http(f"{self.url}/in", egress=egress, max_bytes=100_000)
+        return self._at(self.server.port, max_bytes=100_000)
+
+    def _at(self, port: int, scheme: str = "http", ca_file: str | None = None, **options: Any) -> Transport:
+        allowed = Egress(ports=[port], allow_http=True, allow_networks=["127.0.0.1/32"], ca_file=ca_file)
+        return http(f"{scheme}://127.0.0.1:{port}/in", egress=allowed, **options)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        return self._at(lead_to(HERE, self.server.port))
+
+    def tls(self) -> tuple[Transport, Transport]:
+        port = over_tls(self.server.port)
+        return self._at(port, "https", f"{certified()[0]}/cert.pem"), self._at(port, "https")
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         return None  # nobody logs in: a bad token is a 401 to each message
@@ -439,6 +516,16 @@ class HoldfastBroker:
 
     def transport(self) -> Transport:
         return holdfast_database(self._proxy.url)
+
+    def behind(self, lead_to: LeadTo) -> Transport:
+        port = int(str(psycopg.conninfo.conninfo_to_dict(self._proxy.url)["port"]))
+        return holdfast_database(psycopg.conninfo.make_conninfo(self._proxy.url, port=lead_to(HERE, port)))
+
+    def tls(self) -> tuple[Transport, Transport]:
+        there: dict[str, Any] = {"host": HERE, "port": over_tls(self._url), "gssencmode": "disable"}
+        where = psycopg.conninfo.make_conninfo(self._url, **there, sslmode="verify-full")
+        trusting = psycopg.conninfo.make_conninfo(where, sslrootcert=f"{certified()[0]}/cert.pem")
+        return holdfast_database(trusting), holdfast_database(where)
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
         info: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(self._url)

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,14 @@ from tests.brokers import Server, folder, free_port, nats_server, program, redis
 from tests.conftest import QUICK, await_until
 from tests.flow.test_run import working
 from tests.relays.support import reaches
+from tests.tls_proxy import certificate
 
 from holdfast import ConfigurationError, Holdfast
 from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.nats import _Batch, nats, outcome_of
+from holdfast.contrib.nats_source import nats_source
 from holdfast.contrib.rabbitmq import rabbitmq
+from holdfast.contrib.rabbitmq_source import rabbitmq_source
 from holdfast.contrib.redis import redis_streams
 from holdfast.contrib.redis_source import redis_source
 from holdfast.testing import Kit, TestServer
@@ -122,15 +124,6 @@ authorization {
 """
 
 
-def certificate(folder: Path) -> ssl.SSLContext:
-    """A certificate for 127.0.0.1 in a folder, and the context that trusts it."""
-    made = ["-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem"), "-days", "1", "-nodes"]
-    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    subprocess.run(["openssl", "req", "-x509", *kind, *made, *named], check=True, capture_output=True)
-    return ssl.create_default_context(cafile=folder / "cert.pem")
-
-
 def test_nats_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
     trusted = certificate(tmp_path)
     server = nats_server(f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}')
@@ -150,6 +143,49 @@ def test_nats_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
         asyncio.run(main())
     finally:
         server.end()
+
+
+async def test_nats_sends_nothing_to_one_who_takes_tls_away() -> None:
+    """Nothing protects the first line of a server: whoever is in between may leave out that TLS is required."""
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id": "x", "version": "2.15.1", "max_payload": 1048576}\r\n')
+        heard.put_nowait(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    where = f"relay:right@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for one in (
+        nats(f"tls://{where}"),
+        nats(f"nats://{where}", tls=ssl.create_default_context()),
+        nats_source(f"tls://{where}", stream="S", durable="d"),
+    ):
+        with pytest.raises(Exception, match="TLS was asked for, and the server does not offer it"):
+            await one.open()
+        await one.close()
+        assert await heard.get() == b""
+    server.close()
+
+
+def test_an_address_that_would_not_be_encrypted_takes_no_certificate() -> None:
+    trusted = ssl.create_default_context()
+    for of_rabbit in (
+        lambda: rabbitmq("amqp://guest:s3cret@127.0.0.1/", tls=trusted),
+        lambda: rabbitmq_source("amqp://guest:s3cret@127.0.0.1/", queue="q", tls=trusted),
+    ):
+        with pytest.raises(ConfigurationError) as found:
+            of_rabbit()
+        text = "amqp://127.0.0.1/ would not be encrypted, although tls= is given. Write amqps://"
+        assert str(found.value) == text
+    for of_redis in (
+        lambda: redis_streams("redis://127.0.0.1:6379", ca_file="ca.pem"),
+        lambda: redis_source("redis://127.0.0.1:6379", stream="s", group="g", ca_file="ca.pem"),
+    ):
+        with pytest.raises(ConfigurationError) as found:
+            of_redis()
+        text = "redis://127.0.0.1:6379 would not be encrypted, although ca_file= is given. Write rediss://"
+        assert str(found.value) == text
 
 
 def test_a_subject_without_rights_is_refused_and_others_are_not() -> None:

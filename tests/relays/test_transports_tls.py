@@ -11,8 +11,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.brokers import rabbit_server
 from tests.kafka_mock import BROKERS, kafka_server
-from tests.relays.test_transports import certificate, message, send
-from tests.tls_proxy import TlsProxy
+from tests.relays.test_transports import message, send
+from tests.tls_proxy import TlsProxy, certificate
 
 from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.kafka import kafka

@@ -20,7 +20,6 @@ from ..transport import (
     Capabilities,
     Confirmed,
     Health,
-    MissingExtra,
     Outcome,
     OutMessage,
     Refused,
@@ -29,6 +28,7 @@ from ..transport import (
     no_more,
     shown_url,
 )
+from .nats_client import client_class
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -129,9 +129,9 @@ class _Nats:
         self.capabilities = Capabilities(order="key", dedup=dedup, max_bytes=max_bytes, max_batch=1000)
 
     async def open(self) -> None:
-        client_class = _client_class()
+        made = client_class()
         await self.close()
-        client: Client = client_class()
+        client: Client = made()
         options: dict[str, Any] = {}
         if self._credentials is not None:
             options["user_credentials"] = self._credentials
@@ -325,11 +325,3 @@ async def _end(client: "Client") -> None:
     with contextlib.suppress(Exception):
         async with asyncio.timeout(1.0):
             await client.close()
-
-
-def _client_class() -> Any:
-    try:
-        from nats.aio.client import Client
-    except ImportError:
-        raise MissingExtra("nats-py", "nats") from None
-    return Client

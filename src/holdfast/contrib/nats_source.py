@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ..distribution import install
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..transport import InMessage
+from .nats_client import client_class
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -43,12 +43,9 @@ class NatsSource:
         self._streams: Any = None
 
     async def open(self) -> None:
-        try:
-            from nats.aio.client import Client
-            from nats.js.api import AckPolicy, ConsumerConfig
-            from nats.js.errors import NotFoundError
-        except ImportError:
-            raise ConfigurationError(f"nats_source needs nats-py: {install('nats')}") from None
+        made = client_class()
+        from nats.js.api import AckPolicy, ConsumerConfig
+        from nats.js.errors import NotFoundError
 
         said: list[str] = []
 
@@ -56,10 +53,11 @@ class NatsSource:
             said.append(f"{type(error).__name__}: {error}")
 
         options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
-        self._client = Client()  # before it connects, so that close() ends it in any case
+        client: Client = made()
+        self._client = client  # before it connects, so that close() ends it in any case
         try:
             async with asyncio.timeout(_ENDS_WITHIN):
-                await self._client.connect(
+                await client.connect(
                     self._url,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
@@ -70,7 +68,7 @@ class NatsSource:
         except Exception as error:  # noqa: BLE001 the client would go on trying for minutes, and tells why aside
             why = said[-1] if said else str(error) or f"no reply within {_ENDS_WITHIN:g} s"
             raise ConnectionError(f"NATS cannot be reached: {why}") from None
-        stream = self._client.jetstream(timeout=_ENDS_WITHIN)
+        stream = client.jetstream(timeout=_ENDS_WITHIN)
         try:
             about = await stream.consumer_info(self._stream, self._durable)
             policy = getattr(about.config.ack_policy, "value", about.config.ack_policy)

@@ -53,12 +53,21 @@ def make(url: str, options: Mapping[str, str]) -> Transport:
     return rabbitmq(url, exchange=options.get("exchange", ""))
 
 
+def check_address(url: str, tls: ssl.SSLContext | None) -> None:
+    scheme = urlsplit(url).scheme
+    if scheme not in ("amqp", "amqps"):
+        raise ConfigurationError(
+            f"a RabbitMQ address begins with amqp:// or amqps://, not {shown_url(url)!r}"
+        )
+    if tls is not None and scheme != "amqps":
+        raise ConfigurationError(
+            f"{shown_url(url)} would not be encrypted, although tls= is given. Write amqps://"
+        )
+
+
 class _Rabbit:
     def __init__(self, url: str, exchange: str, tls: ssl.SSLContext | None, max_bytes: int) -> None:
-        if urlsplit(url).scheme not in ("amqp", "amqps"):
-            raise ConfigurationError(
-                f"a RabbitMQ address begins with amqp:// or amqps://, not {shown_url(url)!r}"
-            )
+        check_address(url, tls)
         self._url = url
         self._name = exchange
         self._tls = tls

@@ -6,11 +6,11 @@ import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ..errors import ConfigurationError
-from ..transport import InMessage, MissingExtra, shown_url
+from ..transport import InMessage, MissingExtra
+from .rabbitmq import check_address
 
 _ENDS_WITHIN = 5.0  # seconds, for what is no wait for messages
 _CLOSING = 1.0
@@ -19,10 +19,7 @@ _LOOK = 10.0  # seconds of silence after which the queue is asked for: a deleted
 
 class RabbitSource:
     def __init__(self, url: str, queue: str, prefetch: int, tls: ssl.SSLContext | None) -> None:
-        if urlsplit(url).scheme not in ("amqp", "amqps"):
-            raise ConfigurationError(
-                f"a RabbitMQ address begins with amqp:// or amqps://, not {shown_url(url)!r}"
-            )
+        check_address(url, tls)
         if not 1 <= prefetch <= 65535:
             raise ConfigurationError(f"prefetch must be 1 to 65535, not {prefetch}")
         self._url = url

@@ -137,10 +137,7 @@ class _Redis:
         max_bytes: int,
         ca_file: str | None,
     ) -> None:
-        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-            raise ConfigurationError(
-                f"a Redis address begins with redis://, rediss:// or unix://, not {shown_url(url)!r}"
-            )
+        check_address(url, ca_file)
         if maxlen is not None and maxlen < 1:
             raise ConfigurationError(f"maxlen must be 1 or more, not {maxlen}")
         self._url = url
@@ -264,6 +261,18 @@ def _fields(message: OutMessage) -> list[bytes]:
 @lru_cache(256)
 def _header(name: str) -> bytes:
     return f"header-{name}".encode()
+
+
+def check_address(url: str, ca_file: str | None) -> None:
+    scheme = urlsplit(url).scheme
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ConfigurationError(
+            f"a Redis address begins with redis://, rediss:// or unix://, not {shown_url(url)!r}"
+        )
+    if ca_file is not None and scheme != "rediss":
+        raise ConfigurationError(
+            f"{shown_url(url)} would not be encrypted, although ca_file= is given. Write rediss://"
+        )
 
 
 def tls_options(url: str, ca_file: str | None) -> dict[str, Any]:

@@ -10,12 +10,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
-from ..transport import InMessage, shown_url
-from .redis import library, tls_options
+from ..transport import InMessage
+from .redis import check_address, library, tls_options
 
 _ENDS_WITHIN = 5.0  # seconds, for what is no wait for messages
 
@@ -24,10 +22,7 @@ class RedisSource:
     def __init__(
         self, url: str, stream: str, group: str, consumer: str, idle: float, ca_file: str | None
     ) -> None:
-        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-            raise ConfigurationError(
-                f"a Redis address begins with redis://, rediss:// or unix://, not {shown_url(url)!r}"
-            )
+        check_address(url, ca_file)
         self._url = url
         self._stream = stream
         self._group = group

@@ -1,7 +1,7 @@
 """What an ASGI app of ours needs of HTTP, without a framework: types, a body within bounds, a reply."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -49,7 +49,11 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
     """Those of a request, as by_name() has them."""
     found: dict[str, list[str]] = {}
     for raw, value in scope["headers"]:
-        found.setdefault(raw.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        if name in found:
+            found[name].append(text)
+        else:
+            found[name] = [text]
     return found
 
 
@@ -60,11 +64,40 @@ async def read_body(headers: Mapping[str, Sequence[str]], receive: Receive, most
         raise BadBody(400, "Content-Length is no number")
     if len(length) > 15 or int(length) > most:
         raise BadBody(413, larger)
+    steps = _read(receive, most, larger).__await__()
+    try:
+        first = next(steps)
+    except (
+        StopIteration
+    ) as done:  # it is there already, as it mostly is: a timer would cost more than reading it
+        return bytes(done.value)
     try:
         async with asyncio.timeout(READ_WITHIN):
-            return await _read(receive, most, larger)
+            return await _Begun(steps, first)
     except TimeoutError:
         raise BadBody(408, f"the body was not sent within {READ_WITHIN:g} s") from None
+
+
+class _Begun:
+    """The rest of a coroutine that has taken its first step, and waits for what that gave."""
+
+    __slots__ = ("_first", "_steps")
+
+    def __init__(self, steps: Generator[Any, Any, bytes], first: Any) -> None:
+        self._steps, self._first = steps, first
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        waits = self._first
+        try:
+            while True:
+                try:
+                    answer = yield waits
+                except BaseException as error:  # noqa: BLE001 it is the coroutine's to handle
+                    waits = self._steps.throw(error)
+                else:
+                    waits = self._steps.send(answer)
+        except StopIteration as done:
+            return bytes(done.value)
 
 
 async def _read(receive: Receive, most: int, larger: str) -> bytes:
@@ -85,9 +118,10 @@ async def _read(receive: Receive, most: int, larger: str) -> bytes:
 
 async def respond(scope: Scope, send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
     """A whole reply. A sender that is refused before it has sent all would go on sending: HTTP/1 ends its connection."""
-    closes = status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1")
-    every = {**headers, "content-length": str(len(body)), **({"connection": "close"} if closes else {})}
-    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    pairs.append((b"content-length", b"%d" % len(body)))
+    if status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1"):
+        pairs.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
 

@@ -40,15 +40,16 @@ _ADVICE = {
 }
 
 
-def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> str:
-    """Compact JSON text of a JSON value; InvalidPayload names the place of what cannot be stored."""
+def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES, *, was_json: bool = False) -> str:
+    """Compact JSON text of a JSON value; InvalidPayload names the place of what cannot be stored. `was_json`: its objects
+    were read from JSON, so that their keys are texts."""
     try:
         text = _encode(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(value, what)
         raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
-    if _suspicious(value, text):
+    if _suspicious(text) or not (was_json or _plain_keys(value)):
         _refuse(value, what)
     if has_exponents := "e" in text if isinstance(value, float) else _has_exponents(text):
         text = _LARGE_FLOAT.sub(_positional, text)
@@ -182,13 +183,12 @@ def _children(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _suspicious(value: object, text: str) -> bool:
+def _suspicious(text: str) -> bool:
     return (
         "\\u0000" in text
         or "-0.0" in text
         or text.count("[") + text.count("{") > MAX_DEPTH
         or (len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) is not None)
-        or not _plain_keys(value)
     )
 
 

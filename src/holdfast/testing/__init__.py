@@ -11,7 +11,8 @@ def test_receipt(holdfast_kit):
 """
 
 from ..shapes.workflows.checking import Divergence
-from .conformance import Broker, transport_conformance
+from .broker import Broker
+from .conformance import transport_conformance
 from .kit import Kit
 from .servers import TestServer
 from .workflows import CrashReport, StillWaiting, WorkflowKit

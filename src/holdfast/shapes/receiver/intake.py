@@ -76,9 +76,7 @@ class Intake:
         return refused(415, f"send {' or '.join(allowed)}", accept=", ".join(allowed))
 
     def take(self, verifier: Verifier, headers: Headers, body: bytes, now: datetime) -> NewMessage | Receipt:
-        """One request. The body is neither decoded nor parsed before it is known to be genuine."""
-        if (wrong := self.wrong_type(headers, verifier)) is not None:
-            return wrong
+        """One request whose type is right. The body is neither decoded nor parsed before it is known to be genuine."""
         if len(body) > self.max_bytes:
             return self.too_large()
         try:
@@ -122,7 +120,7 @@ class Intake:
         if key is not None:
             dump(key, "key")  # InvalidPayload: half a character, or NUL
         whole = {self.parameter: envelope(self.target.source, message_id, now, kept_headers(headers), data)}
-        text = dump(whole, "message", _ANY)
+        text = dump(whole, "message", _ANY, was_json=True)
         if len(text) > PAYLOAD_BYTES // 8:
             try:
                 text = dump(whole, "message")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from ...model.text import storable
+from ...model.text import ERROR_BYTES, storable
 from ...tasks.convert import Converter, Misfit, converter
 
 T_co = TypeVar("T_co", covariant=True)
@@ -82,12 +82,15 @@ def envelope(
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Those that a job carries: no credentials, and at most HEADER_BYTES of them."""
-    kept: dict[str, str] = {}
+    kept = {name: value for name, value in headers.items() if name not in _SECRET}
+    whole = "".join((*kept, *kept.values()))
+    if len(whole) < ERROR_BYTES and whole.isascii() and "\0" not in whole:
+        return kept
+    found: dict[str, str] = {}
     left = HEADER_BYTES
-    for name, value in headers.items():
+    for name, value in kept.items():
         left -= len(name) + len(value)
         if left < 0:
             break
-        if name not in _SECRET:
-            kept[storable(name)] = storable(value)
-    return kept
+        found[storable(name)] = storable(value)
+    return found

@@ -2,10 +2,10 @@
 -- anywhere
 -- Messages of one source become jobs, each once. Returns their outcomes, then their jobs.
 -- $1 source, $2 ids, $3 digests, $4 task, $5 payloads, $6 queue, $7 keys (NULL: none), $8 faults (NULL: none), $9 version, $10 priority,
--- $11 max attempts, $12 seconds that ids are kept, $13 metadata (NULL: none)
+-- $11 max attempts, $12 seconds that ids are kept, $13 metadata (NULL: none), all of them texts
 SELECT array_agg(r.outcome) || array_agg(r.job::text)
-FROM holdfast.receive_many($1::text, $2::text[], $3::text[], $4::text, $5::text[], $6::text, $7::text[], $8::text[], $9::int, $10::int,
-                           $11::int, make_interval(secs => $12::float8), $13::text[]) r;
+FROM holdfast.receive_many($1::text, $2::text[], $3::text[], $4::text, $5::text[], $6::text, $7::text[], $8::text[], $9::text::int,
+                           $10::text::int, $11::text::int, make_interval(secs => $12::text::float8), $13::text[]) r;
 
 -- name: prune_received
 -- Forget ids whose time has come. $1 days that jobs are kept (not used), $2 most

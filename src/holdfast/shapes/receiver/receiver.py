@@ -103,13 +103,14 @@ class Receiver(Generic[T]):
     def _database(self) -> Database:
         return cast(AppProducer, self._binding.require(self.task.name)).database
 
-    def _taken(self, headers: Headers, body: bytes) -> NewMessage | Receipt:
+    def _taken(self, headers: Headers, body: bytes, *, has_right_type: bool = False) -> NewMessage | Receipt:
         if not isinstance(body, bytes):
             if not isinstance(body, bytearray | memoryview):
                 raise TypeError(f"body must be the bytes of the request as they came, not {shown(body)}")
             body = bytes(body)
         now = self._database.clock.now()
-        taken = self._intake.take(self._verifier, headers, body, now)
+        wrong = None if has_right_type else self._intake.wrong_type(headers, self._verifier)
+        taken = wrong or self._intake.take(self._verifier, headers, body, now)
         if isinstance(taken, Receipt) and taken.outcome == "refused":
             counted(self.source, "refused")
             telemetry.emit(
@@ -178,7 +179,7 @@ class Receiver(Generic[T]):
         except asgi.BadBody as error:
             return refused(error.status, str(error))
         try:
-            taken = self._taken(headers, body)
+            taken = self._taken(headers, body, has_right_type=True)
             if isinstance(taken, Receipt):
                 return taken
             written = await self._gatherer.put(taken, self._patience)

@@ -60,10 +60,10 @@ def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[li
         target.queue,
         _texts(keys),
         _texts(faults),
-        target.version,
-        target.priority,
-        target.max_attempts,
-        target.keep,
+        str(target.version),
+        str(target.priority),
+        str(target.max_attempts),
+        repr(target.keep),
         _texts(metadatas),
     )
 
@@ -72,7 +72,7 @@ def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[li
         n = len(messages)
         return list(map(Written, texts[:n], texts[n:]))
 
-    return named("receive_many", params, decode)
+    return named("receive_many", params, decode, texts=True)
 
 
 def _texts(values: Sequence[str | None]) -> str | None:
