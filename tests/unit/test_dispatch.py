@@ -119,7 +119,9 @@ async def test_a_job_that_waits_for_nothing_ends_where_it_is_started() -> None:
 
 
 @pytest.mark.parametrize("settling", [True, False])
-async def test_of_a_job_that_ended_at_once_its_task_is_kept_only_if_it_left_no_outcome(settling: bool) -> None:
+async def test_of_a_job_that_ended_at_once_its_task_is_kept_only_if_it_left_no_outcome(
+    settling: bool,
+) -> None:
     """Thousands may wait to be settled. But by the task of one without an outcome the renewal finds it."""
 
     async def ends(running: Running) -> None:

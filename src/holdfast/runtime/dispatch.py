@@ -151,7 +151,9 @@ class Dispatcher:
                         room -= 1
                         continue
                     if not running.settling:
-                        running.task = task  # it ended without an outcome, which the renewal finds out by this
+                        running.task = (
+                            task  # it ended without an outcome, which the renewal finds out by this
+                        )
                     if left == _AT_ONCE:
                         turn_began = self._turn_began = began
                         self._loop.call_soon(self._next_turn)

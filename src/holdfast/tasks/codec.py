@@ -57,7 +57,11 @@ class Codec:
         """The payload of a call; InvalidArguments or InvalidPayload say what does not fit."""
         names = self._names
         if names is not None and len(args) <= len(names):  # the usual call, at a tenth of the price
-            if not kwargs and len(args) == len(names) and (text := self._short(zip(names, args, strict=True))):
+            if (
+                not kwargs
+                and len(args) == len(names)
+                and (text := self._short(zip(names, args, strict=True)))
+            ):
                 return text
             given = dict(zip(names, args, strict=False))
             if kwargs:  # in the order of the signature, as bind() has them
