@@ -1,6 +1,7 @@
 """What makes a worker quick keeps what it promises."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -129,6 +130,27 @@ async def test_a_worker_does_not_claim_without_end_while_nothing_can_be_settled(
         assert ran < 2100  # the fifty, and what one claim brings: 2000 ahead of four slots
     await running
     assert ran == 3000
+    assert {row["status"] for row in akit.jobs()} == {"completed"}
+
+
+async def test_a_job_that_waits_to_be_settled_keeps_no_task(akit: Kit, app: Holdfast) -> None:
+    tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    @app.task
+    async def work(n: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(weakref.ref(task))
+        if n % 2:
+            await asyncio.sleep(0)
+
+    await app.aenqueue_many(work.job(n) for n in range(20))
+    with akit.connect() as other:
+        other.execute("LOCK TABLE holdfast.archive IN SHARE MODE")
+        running = asyncio.create_task(akit.arun_worker(concurrency=4))
+        await await_until(lambda: len(tasks) == 20 and not any(task() for task in tasks), "they are gone")
+        assert {row["status"] for row in akit.jobs()} == {"processing"}
+    await running
     assert {row["status"] for row in akit.jobs()} == {"completed"}
 
 

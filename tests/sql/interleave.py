@@ -53,7 +53,7 @@ _CUTS = {
     "renew": "WHERE c.token = ANY ($1",
     "tidy_claims": "WHERE c.worker = $1",
     "settle_finish": "WHERE w.queue = $1 AND w.id = d.id",
-    "settle_done": "WHERE w.queue = $1 AND w.id = d.id",
+    "settle_done": "WHERE w.queue = $1 AND w.id BETWEEN d.id AND d.id",
     "settle_fail": "WHERE w.queue = $1 AND w.id = d.id",
     "settle_back": "WHERE w.queue = $1 AND w.id = d.id",
     "lock_owned": "WHERE w.queue = $1 AND w.id = $2",

@@ -118,6 +118,22 @@ async def test_a_job_that_waits_for_nothing_ends_where_it_is_started() -> None:
     assert here.slots.running == 0
 
 
+@pytest.mark.parametrize("settling", [True, False])
+async def test_of_a_job_that_ended_at_once_its_task_is_kept_only_if_it_left_no_outcome(
+    settling: bool,
+) -> None:
+    """Thousands may wait to be settled. But by the task of one without an outcome the renewal finds it."""
+
+    async def ends(running: Running) -> None:
+        running.settling = settling
+
+    here = Here(ends, acted=True)
+    (job,) = here.add(1)
+    here.dispatcher.start()
+    assert (job.task is None) is settling
+    assert job.abandoned is not settling
+
+
 @acted
 async def test_thousands_of_ready_jobs_do_not_stand_on_each_others_shoulders(acted: bool) -> None:
     depths: list[int] = []

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import sql
-from holdfast.store.arrays import int_array, plain_array, text_array, uuid_array
+from holdfast.store.arrays import int_array, plain_array, repeated_uuids, text_array, uuid_array
 
 
 def test_plain_words_go_without_quotes() -> None:
@@ -17,6 +17,12 @@ def test_numbers_go_as_text() -> None:
 
 def test_no_uuids_are_an_array_of_no_dimension() -> None:
     assert uuid_array([]).hex() == "00000000" + "00000000" + "00000b86"
+
+
+def test_uuids_of_which_many_are_alike_are_the_same_array() -> None:
+    first, second = (f"{n}f3c5a1e-0000-7000-8000-00000000000{n}" for n in (1, 2))
+    for texts in ([first], [first, first], [second, first, second]):
+        assert repeated_uuids(texts) == uuid_array(texts)
 
 
 def test_any_text_goes_quoted_and_null_stays_null() -> None:

@@ -89,12 +89,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     rows = _quick(conn, statement) if statement.texts else None
     if rows is None:
         with OurCursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(
-                statement.text.encode(),
-                statement.params,
-                binary=statement.binary,
-                prepare=None if statement.prepared else False,
-            )
+            cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
             rows = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     if _listeners:
         _tell(statement, rows, began)
@@ -106,12 +101,7 @@ async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T
     rows = await _aquick(conn, statement) if statement.texts else None
     if rows is None:
         async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(
-                statement.text.encode(),
-                statement.params,
-                binary=statement.binary,
-                prepare=None if statement.prepared else False,
-            )
+            await cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
             rows = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     if _listeners:
         _tell(statement, rows, began)

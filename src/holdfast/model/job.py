@@ -1,9 +1,11 @@
 """A claimed job, and the grant that proves who owns it."""
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from uuid import UUID
 
 from .fence import fence
@@ -151,6 +153,12 @@ class Enqueued(NamedTuple):
     @property
     def id(self) -> UUID | None:
         return None if self.id_text is None else UUID(self.id_text)
+
+
+# As Settlement, in model/outcome.py: many are made at once.
+enqueued_of = cast(
+    "Callable[[tuple[str, bool, str | None]], Enqueued]", functools.partial(tuple.__new__, Enqueued)
+)
 
 
 @dataclass(frozen=True, slots=True)

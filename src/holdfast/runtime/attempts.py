@@ -96,6 +96,8 @@ class Attempts:
             outcome = unforeseen(error, running)
         self._slots.finished(running.started_at + running.rested)
         self.conclude(running, outcome)
+        if running.task is not None:
+            running.task = None  # which keeps its context: thousands wait here to be settled
         self.dispatcher.go_on()
 
     def start_batch(self, group: Group, began: float, context: Context) -> None:

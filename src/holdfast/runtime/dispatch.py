@@ -146,10 +146,14 @@ class Dispatcher:
                     before = slots.running
                     running.started_at = began = slots.started()  # now: its task may begin after this loop
                     task = begin(run(running), name=f"job {running.claimed.id_text}")
-                    running.task = task
                     if not task.done():
+                        running.task = task
                         room -= 1
                         continue
+                    if not running.settling:
+                        running.task = (
+                            task  # it ended without an outcome, which the renewal finds out by this
+                        )
                     if left == _AT_ONCE:
                         turn_began = self._turn_began = began
                         self._loop.call_soon(self._next_turn)

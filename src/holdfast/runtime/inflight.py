@@ -98,9 +98,8 @@ _payload: Callable[[ClaimedJob], str] = attrgetter("payload")
 class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[
-            int, Running
-        ] = {}  # by id(): each holds what was claimed, so that no other has the same
+        # By id(): each holds what was claimed, so that no other has the same.
+        self._held: dict[int, Running] = {}
         self._bytes = 0  # of all their payloads
 
     def add(self, jobs: Sequence[ClaimedJob], asked_at: float) -> list[Running]:

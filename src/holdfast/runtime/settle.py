@@ -55,9 +55,7 @@ class Settler(Service):
         self._failed_batch = FailedBatch(
             recorders or Recorders(), self._write, self._busy.extend, self._give_up
         )
-        self._reported: dict[
-            int, Settlement
-        ] = {}  # which of a batch, by id(), while there is more to do with it
+        self._reported: dict[int, Settlement] = {}  # by id(): which of a batch, while there is more to do
         self._unreported: list[Settlement] = []  # settled, and not reported yet
         self._empty = asyncio.Event()
         self._empty.set()

@@ -5,7 +5,8 @@ import struct
 from collections.abc import Iterable, Sequence
 
 _UUID = 2950  # the type, as the server numbers it
-_SIXTEEN = "00000010"  # the length of one, in hexadecimal
+_LENGTH = b"\0\0\0\x10"  # of one
+_SIXTEEN = _LENGTH.hex()
 
 
 class UuidArray(bytes):
@@ -16,8 +17,17 @@ def uuid_array(texts: Sequence[str]) -> UuidArray:
     """Of uuids as text, the way the server writes them."""
     if not texts:
         return UuidArray(struct.pack("!iii", 0, 0, _UUID))
-    header = struct.pack("!iiiii", 1, 0, _UUID, len(texts), 1)
-    return UuidArray(header + bytes.fromhex((_SIXTEEN + _SIXTEEN.join(texts)).replace("-", "")))
+    return UuidArray(_header(texts) + bytes.fromhex((_SIXTEEN + _SIXTEEN.join(texts)).replace("-", "")))
+
+
+def repeated_uuids(texts: Sequence[str]) -> UuidArray:
+    """The same of at least one, where most are alike: each of them is read once."""
+    known = {text: _LENGTH + bytes.fromhex(text.replace("-", "")) for text in set(texts)}
+    return UuidArray(_header(texts) + b"".join(map(known.__getitem__, texts)))
+
+
+def _header(texts: Sequence[str]) -> bytes:
+    return struct.pack("!iiiii", 1, 0, _UUID, len(texts), 1)
 
 
 def plain_array(values: Iterable[str]) -> str:

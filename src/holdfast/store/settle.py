@@ -26,7 +26,7 @@ from ..model.outcome import (
 )
 from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
 from ..sql import query, query_in
-from .arrays import plain_array, text_array, uuid_array
+from .arrays import plain_array, repeated_uuids, text_array, uuid_array
 from .chains import follow
 from .checked import check, columns, lock_owned
 from .statement import Flow, Row, Statement, ids, nothing
@@ -108,15 +108,12 @@ def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple
         queue,
         uuid_array(list(map(_id, grants))),
         plain_array(map(str, map(_generation, grants))),
-        uuid_array(list(map(_token, grants))),
+        repeated_uuids(list(map(_token, grants))),
     )
-    keep = batch[0].keep
-    # Their plans are not kept: one that is made while the queue is empty would go through all of it once it is not.
-    if keep is False:
-        params: tuple[Any, ...] = (*owned, len(grants))
-        return Statement("settle_dropped", query_in("settle_dropped", queue), params, decode, prepared=False)
+    if (keep := batch[0].keep) is False:
+        return Statement("settle_dropped", query_in("settle_dropped", queue), (*owned, len(grants)), decode)
     params = (*owned, worker, len(grants), keep)
-    return Statement("settle_done", query_in("settle_done", queue), params, decode, prepared=False)
+    return Statement("settle_done", query_in("settle_done", queue), params, decode)
 
 
 def settle_and(batch: Sequence[Settlement], worker: str, hook: Hook[T]) -> Flow[tuple[Odd, T]]:

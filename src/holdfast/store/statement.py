@@ -23,7 +23,6 @@ class Statement(Generic[T]):
     text: str
     params: tuple[Any, ...]
     decode: Callable[[Sequence[Row]], T]
-    prepared: bool = True  # not: planned anew each time
     binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
     texts: bool = (
         False  # its parameters are texts or NULL, its answer one text[] of words that need no quotes
@@ -61,12 +60,11 @@ def named(
     params: tuple[Any, ...],
     decode: Callable[[Sequence[Row]], T],
     *,
-    prepared: bool = True,
     binary: bool = False,
     texts: bool = False,
 ) -> Statement[T]:
     """The statement of this name in the SQL files."""
-    return Statement(name, query(name), params, decode, prepared, binary, texts)
+    return Statement(name, query(name), params, decode, binary, texts)
 
 
 def ids(rows: Sequence[Row]) -> list[Any]:

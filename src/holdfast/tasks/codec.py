@@ -3,7 +3,7 @@ not stored, so that the handler's default at run time applies."""
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidArguments, InvalidPayload, TaskDefinitionError
@@ -57,13 +57,19 @@ class Codec:
         """The payload of a call; InvalidArguments or InvalidPayload say what does not fit."""
         names = self._names
         if names is not None and len(args) <= len(names):  # the usual call, at a tenth of the price
+            if (
+                not kwargs
+                and len(args) == len(names)
+                and (text := self._short(zip(names, args, strict=True)))
+            ):
+                return text
             given = dict(zip(names, args, strict=False))
             if kwargs:  # in the order of the signature, as bind() has them
                 given.update({name: kwargs[name] for name in names[len(args) :] if name in kwargs})
             if len(given) == len(args) + len(kwargs) and (
                 len(given) == len(names) or self._required <= given.keys()
             ):
-                return self._short(given) or self._dump(given)
+                return self._short(given.items()) or self._dump(given)
         try:
             arguments = self.signature.call.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -76,12 +82,12 @@ class Codec:
             raise InvalidArguments(f"{self._task} has no parameter {_names(wrong)}")
         return self._dump(arguments)
 
-    def _short(self, arguments: dict[str, Any]) -> str | None:
+    def _short(self, arguments: Iterable[tuple[str, Any]]) -> str | None:
         """The payload when it is short, and every argument a plain value of its declared type: what `_dump` makes, at a
         third of the price. None: see there, also for what is wrong."""
         plain, heads, members = self._plain_types, self._heads, []
         try:
-            for name, value in arguments.items():
+            for name, value in arguments:
                 kind, declared = type(value), plain[name]
                 if declared is not kind and declared is not object:
                     return None

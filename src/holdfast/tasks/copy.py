@@ -2,15 +2,18 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ..errors import InvalidOption
-from ..model.job import Enqueued, NewRow
+from ..model.job import Enqueued, NewRow, enqueued_of
 from ..store import copy as store
 from ..store.statement import Statement
 from .newjob import NewJob
 from .payload import shown
 
+_KEYS: Sequence[Callable[[NewRow], str | None]] = (attrgetter("idempotency_key"), attrgetter("replace_key"))
+_follow_ups: Callable[[NewRow], Sequence[NewRow]] = attrgetter("follow_ups")
 LEAST = 500  # jobs of an enqueue_many that go by COPY; of fewer, its messages take longer than the function
 
 
@@ -86,14 +89,14 @@ class Bulk(Load):
         return NotByCopy()
 
     def written(self) -> list[Enqueued]:
-        return [Enqueued(text, True) for text in store.id_texts(self._made)]
+        return [enqueued_of((text, True, None)) for text in store.id_texts(self._made)]
 
 
 def bulk_of(rows: Sequence[NewRow], conn: object | None) -> Bulk | None:
     """None: too few, or one of them needs a look at what is there, or they belong to the caller's transaction."""
     if conn is not None or len(rows) < LEAST:
         return None
-    if any(row.idempotency_key is not None or row.replace_key is not None or row.follow_ups for row in rows):
+    if any(map(_follow_ups, rows)) or any(list(map(key, rows)).count(None) < len(rows) for key in _KEYS):
         return None
     return Bulk(rows)
 

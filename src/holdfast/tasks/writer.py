@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
@@ -29,6 +30,8 @@ from .copy import Bulk, Load, NotByCopy, bulk_of, rows_of
 from .newjob import NewJob
 
 T = TypeVar("T")
+_queue: Callable[[NewRow], str] = attrgetter("queue")
+_follow_ups: Callable[[NewRow], Sequence[NewRow]] = attrgetter("follow_ups")
 _KEYS = ("payload", "replace")  # what was asked for is there already, in another form
 
 
@@ -235,10 +238,9 @@ class Writer:
 
 def queues_of(rows: Sequence[NewRow]) -> set[str]:
     """The queues of the rows and of everything that follows them."""
-    found = {row.queue for row in rows}
-    for row in rows:
-        if row.follow_ups:
-            found |= row.queues()
+    found = set(map(_queue, rows))
+    if any(map(_follow_ups, rows)):
+        found = found.union(*(row.queues() for row in rows))
     return found
 
 

@@ -39,9 +39,12 @@ FROM gone;
 
 -- part: plainly_done
 -- Jobs that completed, with no result, and on which nothing hangs, leave. $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens
+--
+-- BETWEEN, not =, which a planner may turn round: while the queue is short it would read all of it, and look for each row in the arrays. Where no
+-- table may be scanned, this leaves no plan but a look into the index for each job. So the plan can be kept: to make it took 0.5 ms of each batch.
     DELETE FROM holdfast.work w
     USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)
-    WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+    WHERE w.queue = $1 AND w.id BETWEEN d.id AND d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
       AND w.group_id IS NULL AND w.follow_ups IS NULL
       AND (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL
 
