@@ -1,4 +1,4 @@
-"""What users declare and do, put together out of the shapes: Registry, Verbs and Webhooks."""
+"""What users declare and do, assembled from the shapes: Registry, Verbs and Webhooks."""
 
 from collections.abc import Callable
 
@@ -42,4 +42,4 @@ class Registry(Scheduling, Relaying, Hooking[Webhooks], Subscribing, Receiving, 
 
 
 class Verbs(HasSchedules, HasEvents, HasContracts):
-    """What an app can do beside its tasks, shape by shape."""
+    """The verbs of an app apart from its tasks, shape by shape."""

@@ -101,7 +101,7 @@ async def test_a_look_takes_no_key_and_a_key_that_is_none_is_refused(
     assert kit.sql("SELECT FROM holdfast.web_requests") == []
     for key in ("", "x" * 201):
         answer = await _post(mara, "jobs-copy", body, key)
-        assert (answer.status_code, "Idempotency-Key is said once" in answer.text) == (400, True)
+        assert (answer.status_code, "Idempotency-Key must be given once" in answer.text) == (400, True)
     twice = [("authorization", "Bearer x"), ("idempotency-key", "a"), ("idempotency-key", "b")]
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=twice)
     assert answer.status_code == 400

@@ -1,7 +1,7 @@
 """Run a copy of a job that is finished or dead: a new job with its arguments, or with some of them changed.
 
-The old one stays as it is and never runs by this. The copy stands alone: it has no idempotency key, no group, and nothing
-follows it, for what followed the old one may have run already. Its metadata says what it is a copy of.
+The old one stays as it is. The copy is independent: it has no idempotency key, no group, and no follow-ups,
+because those of the old one may have run already. Its metadata names the original.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from .procedure import Procedure, actor
 from .refusal import Refused
 
 COPIED_FROM = "copied_from"  # in the metadata of a copy
-_OF_THE_OLD = ("traceparent", "tracestate")  # metadata that says where a job was made
+_OF_THE_OLD = ("traceparent", "tracestate")  # metadata that names where a job was made
 _OURS = "holdfast."  # tasks that belong to something else: a delivery, a run
 
 
@@ -39,9 +39,9 @@ class Copied:
     copied_from: UUID
     task: str
     queue: str
-    changed: dict[str, Any]  # what is not as it was
+    changed: dict[str, Any]  # the changed fields
     checked: bool  # against the handler's signature
-    alone: bool  # what followed the old one does not follow the copy
+    alone: bool  # the follow-ups of the old one do not follow the copy
 
 
 def copy_job(

@@ -1,4 +1,4 @@
-"""What the limits of its queue, a hold of its key, its payload or its age have to do with a job that waits, in sentences."""
+"""How limits, holds, payload and age keep a waiting job from running, as sentences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ Said = tuple[str, str, list[Advice]]  # code, sentence, what to do
 
 
 def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
-    """Each limit that is in the way now, with what changes it."""
+    """Each limit that applies now, with what changes it."""
     show = advise("show_queue", queue=queue)
 
     def change(rule: str, value: object) -> list[Advice]:
@@ -40,9 +40,9 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
 
 
 def hold_reason(queue: str, hold: HoldSeen) -> Said:
-    """Until when its key is held, why, and how the trial stands."""
+    """Until when its key is held, why, and the state of the trial."""
     lift = advise("lift_keys", queue=queue, keys=[hold.key])
-    # Last, behind a colon: whoever may not read it is shown what is before.
+    # Last, behind a colon: viewers are shown only the part before it.
     why = f": {cut(hold.reason)}" if hold.reason else "."
     if not hold.over:
         end = "it is lifted" if hold.until.year == _NEVER else moment(hold.until)
@@ -60,8 +60,8 @@ def hold_reason(queue: str, hold: HoldSeen) -> Said:
 
 
 def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:
-    """Why a job waits whose payload does not fit, and for whom. `able` workers know its task; `wait` seconds after the last
-    of them refused it, it is a dead letter."""
+    """Why a job waits whose payload does not fit, and for which worker. `able` workers know its task; `wait` seconds after
+    the last of them refused it, it becomes a dead letter."""
     job, refusals = seen.job, seen.refusals
     if not refusals:
         return None

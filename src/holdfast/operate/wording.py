@@ -1,4 +1,4 @@
-"""Times and lists in the sentences that operators read."""
+"""Times and lists in sentences for operators."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def span(seconds: float) -> str:
-    """`3 min`: one number that a person takes in at once."""
+    """`3 min`: one number, easy to read."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"

@@ -23,7 +23,7 @@ from .service import Service, loudness
 from .sleep import FIRST_PAUSE, Nap, Sleep
 from .slots import Slots
 
-_LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
+_LONGEST_PAUSE = 1.0  # while the database is unreachable; the first session that reaches it ends all pauses
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 

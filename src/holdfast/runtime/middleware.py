@@ -11,7 +11,7 @@ Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
 
 class PartTime(abc.ABC):
-    """Middleware that is left out while it has nothing to do."""
+    """Middleware that can be skipped while it has nothing to do."""
 
     @abc.abstractmethod
     def wanted(self) -> bool: ...

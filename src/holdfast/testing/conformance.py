@@ -17,11 +17,11 @@ from ..transport import Confirmed, InMessage, OutMessage, Refused, RetryLater, T
 from .sender import Sender
 
 T = TypeVar("T")
-_PATIENT = 60.0  # seconds after which something that must come to an end is said not to
+_PATIENT = 60.0  # seconds after which something that must end counts as stuck
 
 
 class Broker(Protocol):
-    """A real server that can be broken. What it may have beside these members, each with a test that is skipped without it:
+    """A real server that can be broken. Optional members, each with a test that is skipped without it:
 
     `async def slow(self) -> None`: alive, but every reply takes a good part of a second from now on, until thaw().
     `def wrong_credentials(self) -> tuple[Transport, str] | None`: a transport that may not enter, and the secret that no

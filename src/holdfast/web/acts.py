@@ -37,7 +37,7 @@ from holdfast.web.shown import number
 from holdfast.web.undoing import undo_of, undo_of_named
 from holdfast.web.views.drawn import job_state, state_word
 
-_MANY = 1000  # jobs that are named one by one, or done while the browser waits
+_MANY = 1000  # jobs that are named singly, or changed while the browser waits
 
 
 # Jobs ---------------------------------------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
 
 
 async def _badges(site: Site) -> dict[str, tuple[str, str]]:
-    """By page: a number and its colour, only where something is wrong. From the looks that all share; a page does not wait
+    """By page: a number and its colour, only if something is wrong. From the shared snapshots; a page does not wait
     for them, and is there without them."""
     found: dict[str, tuple[str, str]] = {}
     seen = await numbers_soon(site, PATIENCE)

@@ -66,7 +66,7 @@ def error_text(text: str | None, role: Role, names: Collection[str] = ()) -> str
 
 
 def quoting(sentence: str, role: Role, names: Collection[str] = ()) -> str:
-    """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
+    """A sentence of Holdfast's that may quote an error behind a colon: a viewer gets the part before it."""
     return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST, names))
 
 
@@ -78,7 +78,7 @@ def said_text(said: str | pages.Problem, role: Role, names: Collection[str] = ()
 
 
 def plain_text(value: object) -> str:
-    """What is for everybody, but for the secrets in it."""
+    """Text for all roles, except for the secrets in it."""
     return shown.cut(masked_text(str(value), shown.MOST))
 
 

@@ -136,13 +136,17 @@ def _preview_release(given: Given) -> Procedure[Preview]:
     found = yield from _released(given, dry_run=True)
     jobs = ", ".join(str(target.job_id) for target in found.targets[:5])
     if not means_all(given):
-        return Preview(f"Key {given['key']} of queue {given['queue']} would go on. In its way: job {jobs}.")
+        return Preview(
+            f"Key {given['key']} of queue {given['queue']} would be released. It is blocked by job {jobs}."
+        )
     if not found.count:
         return Preview(f"No key of queue {given['queue']} is blocked or parked.", 0)
     rows = [Row((target.key, Link(str(target.job_id), f"jobs/{target.job_id}"))) for target in found.targets]
     sample = Table(("Key~", "Blocking job"), rows, "Which", "some of them")
     return Preview(
-        f"{several(found.count, 'key')} of queue {given['queue']} would go on.", found.count, sample=sample
+        f"{several(found.count, 'key')} of queue {given['queue']} would be released.",
+        found.count,
+        sample=sample,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the doctor fixes: what it would do is shown first, and it is done with a reason."""
+"""Fixes of the doctor: the effect is shown first, and each is done with a reason."""
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.advice import Advice

@@ -92,7 +92,7 @@ def as_json(value: Any) -> str:
 
 
 def json_pieces(value: Any) -> list[Piece]:
-    """JSON with colours, as pieces of plain text. Only so much as a page can bear."""
+    """JSON with colours, as pieces of plain text. No more than a page can show."""
     text = as_json(value)
     left = len(text) - MOST
     text = visible(text[:MOST])

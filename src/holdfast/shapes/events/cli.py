@@ -41,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_IDLE = 0.25  # seconds between two looks at a log in which nothing happens: one statement each
+_IDLE = 0.25  # seconds between two reads of a log in which nothing happens: one statement each
 _HEADS = ("position", "time", "type", "key", "data")
 
 TypeOption = Annotated[
@@ -256,7 +256,7 @@ def _say(text: str, _: object) -> None:
     typer.echo(text)
 
 
-# Who is behind ------------------------------------------------------------------------------------------------------
+# Lag ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

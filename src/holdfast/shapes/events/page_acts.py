@@ -1,4 +1,4 @@
-"""What can be done to subscriptions and projections from the dashboard: the verbs of `Subscriptions`, shown first."""
+"""Acts on subscriptions and projections from the dashboard: the verbs of `Subscriptions`, with previews."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ def _skip(given: Given) -> Procedure[Said]:
 def _preview_skip(given: Given) -> Procedure[Preview]:
     row = yield from steering.stopped_shard(given["name"])
     return Preview(
-        f"{row.name} would go on behind the event after position {row.position:,}, without it.",
+        f"{row.name} would skip the event after position {row.position:,}, and continue.",
         fixed={"shard": str(row.shard), "position": str(row.position)},
     )
 
@@ -131,7 +131,7 @@ def _preview_replay(given: Given) -> Procedure[Preview]:
     count = max(until - since, 0)
     again = " Those that became jobs before become jobs again." if given.get("again") == "yes" else ""
     said = f"{several(count, 'event')} of the log would be read to {given['name']} once more, beside its position."
-    # The log grows while somebody reads this: what is confirmed ends where the preview ended.
+    # The log grows meanwhile: the confirmed act ends where the preview ended.
     return Preview(said + again, count, fixed={"start": str(since), "end": str(until)})
 
 
@@ -153,7 +153,7 @@ def _replay_words(given: Given) -> list[str]:
     return ["subscriptions", "replay", given["name"], "--from", given.get("start", ""), *end, *again, "--yes"]
 
 
-# What was passed ----------------------------------------------------------------------------------------------------
+# Failures ----------------------------------------------------------------------------------------------------
 
 
 def _preview_retry(given: Given) -> Procedure[Preview]:
@@ -267,7 +267,7 @@ ACTS: tuple[Act, ...] = (
 )
 
 
-# What needs the code ------------------------------------------------------------------------------------------------
+# Acts that need the code ------------------------------------------------------------------------------------------------
 
 
 def coded_acts(tasks: TaskSet) -> Sequence[Act]:

@@ -1,4 +1,4 @@
-"""Events, subscriptions and projections on the dashboard. Looking numbers nothing: it reads what workers have numbered."""
+"""Events, subscriptions and projections on the dashboard. Pages number no events: they read what workers have numbered."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -211,7 +211,7 @@ def _one(asked: Asked) -> Procedure[View]:
 
 
 def _more_offers(one: Listed) -> list[Offer]:
-    """What there is to do with one of this kind."""
+    """The acts for one of this kind."""
     named = {"name": one.name}
     if one.replay_of is not None:
         return [Offer("subscriptions remove", named)]
@@ -266,7 +266,7 @@ def _projections(asked: Asked) -> Procedure[View]:
 
 
 def _share(found: Progress | None) -> Use | None:
-    """How much of the log a rebuild has read, of what the live one has."""
+    """How much of the log a rebuild has read, compared with the live one."""
     if found is None:
         return None
     return Use(found.position - found.since, max(found.live, found.position) - found.since)

@@ -1,4 +1,4 @@
-"""Schedules on the dashboard: what fires when, did it fire, and what can be done."""
+"""Schedules on the dashboard: when each fires, whether it did, and its acts."""
 
 import json
 from collections.abc import Sequence

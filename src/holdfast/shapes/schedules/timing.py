@@ -1,9 +1,9 @@
 """When a schedule is due: the slots of a cron expression in a time zone, or of an interval.
 
-A slot is a moment in UTC, in whole seconds, that depends on the expression and the zone alone: never on who asks, when, or
-how often. So every worker computes the same slots, and a slot can be a key.
+A slot is a moment in UTC, in whole seconds, that depends on the expression and the zone alone, never on the caller or the
+time of the call. So every worker computes the same slots, and a slot can be a key.
 
-Clocks that are put forward or back:
+Daylight saving:
 
 * An expression that names every hour (`0 * * * *`, `*/15 * * * *`) follows real time: it fires whenever the local clock
   shows such a time, also in both passes through an hour that comes twice.
@@ -48,7 +48,7 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Timing:
-    """`Timing("0 3 * * *", tz="Europe/Berlin")` or `Timing(every=90)`. ValueError says what is wrong with it."""
+    """`Timing("0 3 * * *", tz="Europe/Berlin")` or `Timing(every=90)`. ValueError names the invalid part."""
 
     cron: str | None = None
     every: int | None = None  # seconds
@@ -123,7 +123,7 @@ class Timing:
         return f"{said} ({self.tz})"
 
     def oddity(self, slot: datetime) -> str | None:
-        """What daylight saving does to a slot; None: nothing."""
+        """How daylight saving changes a slot; None: not at all."""
         if self.every is not None:
             return None
         local = slot.astimezone(self.zone)
@@ -201,7 +201,7 @@ class Timing:
 
 def _check_zone(name: object) -> None:
     if not isinstance(name, str):
-        raise ValueError(  # noqa: TRY004 one error for whatever is wrong with it
+        raise ValueError(  # noqa: TRY004 one error for any invalid value
             f'tz must be the name of a time zone, not {name!r}. Write tz="Europe/Berlin"'
         )
     try:

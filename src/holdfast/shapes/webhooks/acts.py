@@ -1,6 +1,6 @@
-"""What people do with endpoints and deliveries, each act once: behind `hooks`, the portal and the command line.
+"""Acts on endpoints and deliveries, each once: behind `hooks`, the portal and the command line.
 
-An act is checked when it is asked for, and is one flow: it runs sync, async or in the caller's transaction, and writes its
+An act is checked when it is called, and is one flow: it runs sync, async or in the caller's transaction, and writes its
 row of the audit in the same one. An endpoint or a delivery of another tenant does not exist.
 """
 
@@ -33,7 +33,7 @@ RESEALED = 100  # endpoints in one transaction
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
-    """A range that is delivered once more, or would be."""
+    """A range that is delivered again, or would be."""
 
     count: int  # deliveries
     after: int  # positions of the log
@@ -86,7 +86,7 @@ class Acts:
         return flow
 
     def update(self, endpoint: UUID, tenant: str, **given: Any) -> Act[Endpoint]:
-        """What is None stays as it is."""
+        """None keeps a value."""
         changes = checking.changes(self._spec, endpoint, given)
         named = sorted(name for name, value in given.items() if value is not None)
         verb = {"active": "enable", "paused": "pause", "disabled": "disable"}.get(given.get("status") or "")
@@ -131,7 +131,7 @@ class Acts:
         return flow
 
     def details(self, endpoint: UUID, tenant: str) -> Act[dict[str, Any]]:
-        """Health, secrets without their values, ranges that go on, how many deliveries wait."""
+        """Health, secrets without their values, ranges in progress, how many deliveries wait."""
 
         def flow() -> Flow[dict[str, Any]]:
             found = yield from asked.details(tenant, endpoint)
@@ -214,7 +214,7 @@ class Acts:
         dry_run: bool,
         most: int | None = None,
     ) -> Act[Ranged]:
-        """`most`: how many ranges of the tenant may go on at once."""
+        """`most`: how many ranges of the tenant may be in progress at once."""
         checking.check_range(since, until, only, rate)
         header = self._spec.tenant if isinstance(self._spec.tenant, str) else None
         if header is None and only != "failed":
@@ -241,7 +241,7 @@ class Acts:
     # Keys ------------------------------------------------------------------------------------------------------------
 
     def reseal(self) -> Act[int]:
-        """One transaction of it: how many secrets and headers were sealed anew; 0: all of them are by the first key."""
+        """One transaction of it: how many secrets and headers were sealed again; 0: all of them are by the first key."""
         ring = key_ring()
         key = ring.sealing
         if key is None:

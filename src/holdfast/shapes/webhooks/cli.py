@@ -239,7 +239,7 @@ def disable_command(endpoint: EndpointArgument, how: How, operator: Operator) ->
 @app.command("delete")
 @command
 def delete_command(endpoint: EndpointArgument, how: How, operator: Operator) -> Shown[UUID]:
-    """Remove an endpoint and its secrets. What is pending is cancelled; what was delivered stays to be looked at."""
+    """Remove an endpoint and its secrets. What is pending is cancelled; past deliveries can still be inspected."""
     hooks = Hooks(operator)
     tenant = hooks.tenant(endpoint)
     if how.dry_run:

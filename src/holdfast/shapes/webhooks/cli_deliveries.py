@@ -30,7 +30,7 @@ RateOption = Annotated[str | None, typer.Option("--rate", metavar="RATE", help="
 
 
 class Hooks:
-    """The acts of the operator at this command line, on an endpoint of whichever tenant."""
+    """The acts of the operator at this command line, on an endpoint of any tenant."""
 
     def __init__(self, operator: Operator, where: Where | None = None) -> None:
         self._operator = operator
@@ -53,7 +53,7 @@ class Hooks:
 
 
 def _spec(where: Where | None) -> Spec:
-    """As the app declares them, where one is named; else the defaults."""
+    """As the app declares them, if one is named; otherwise the defaults."""
     known = where is not None and (where.app or named_app())
     declared = load_app(where.app).tasks.declared("webhooks") if where and known else {}
     for spec, _ in declared.values():

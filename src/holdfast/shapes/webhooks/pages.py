@@ -1,4 +1,4 @@
-"""Webhooks on the dashboard: which endpoint fails, and what was sent to it."""
+"""Webhooks on the dashboard: which endpoint fails, and the requests to it."""
 
 from typing import Any
 from uuid import UUID

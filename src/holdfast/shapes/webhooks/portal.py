@@ -1,7 +1,7 @@
 """`hooks.portal(authorize)`: a JSON API that a product puts in front of its own tenants. Plain ASGI, for any path.
 
-`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are seen. A request that changes
-something is one transaction: its idempotency key, the act, its row of the audit, and the reply that the same key gets again.
+`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are visible. A request that changes
+something is one transaction: its idempotency key, the act, its row of the audit, and the reply for repeats of the key.
 """
 
 import base64
@@ -90,7 +90,7 @@ class Portal:
         try:
             tenant = await self._authorize(scope)
             if tenant is None:
-                return fault(401, "unauthorized", "who asks is not known")
+                return fault(401, "unauthorized", "not authenticated")
             if not isinstance(tenant, str) or not 1 <= len(tenant.encode()) <= 200:
                 raise TypeError("authorize() must return the tenant as text of 1 to 200 bytes, or None")
             return await self._for(tenant, scope, receive)
@@ -103,7 +103,7 @@ class Portal:
                 "webhook.portal_away", level=logging.WARNING, error=f"{type(error).__name__}: {error}"
             )
             return fault(503, "unavailable", "not now: try again later", **{"retry-after": RETRY_AFTER})
-        except Exception as error:  # noqa: BLE001 a fault of ours, or of authorize(): who asks is not told more
+        except Exception as error:  # noqa: BLE001 a defect of Holdfast, or of authorize(): the caller learns no details
             telemetry.emit("webhook.portal_failed", level=logging.ERROR, error=type(error).__name__)
             telemetry.log.error("the portal failed", exc_info=error)
             return fault(500, "internal", "this is our fault, and was noted")

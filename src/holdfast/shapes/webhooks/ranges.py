@@ -1,4 +1,4 @@
-"""Ranges of the log that are delivered once more: any worker takes the next piece of one, at its pace."""
+"""Ranges of the log that are delivered again: any worker takes the next piece of one, at its pace."""
 
 import logging
 
@@ -9,7 +9,7 @@ from . import asked
 from .spec import Spec
 
 PIECE = 500  # deliveries of one transaction
-IDLE = 2.0  # seconds between two looks when there is no range
+IDLE = 2.0  # seconds between two searches when there is no range
 
 
 class Ranges(Service):

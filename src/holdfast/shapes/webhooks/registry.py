@@ -1,4 +1,4 @@
-"""Which endpoints want an event: all that are active, in memory. Before each page what changed since is read."""
+"""The endpoints that want an event: all active ones, in memory. Before each page the changes since are read."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -9,8 +9,8 @@ from .store import Wanted
 
 
 class Wants:
-    """The filter of one endpoint: types, where * stands for anything. Tenants write it, so it never goes back in a text, as
-    a regular expression of many stars would: each part is looked for once, behind the part before it."""
+    """The filter of one endpoint: types, where * stands for anything. Tenants write it, so it never backtracks in a text, as
+    a regular expression of many stars would: each part is searched once, behind the part before it."""
 
     __slots__ = ("_known", "_patterns")
 
@@ -69,6 +69,6 @@ class Registry:
                 del self._tenants[tenant]
 
     def wanting(self, tenant: str, event_type: str) -> list[UUID]:
-        """The endpoints of a tenant that get an event of this type. One that was removed since may be among them: nothing is
+        """The endpoints of a tenant that get an event of this type. A removed one may be among them: nothing is
         written for it."""
         return [endpoint for endpoint, wants in self._tenants.get(tenant, {}).items() if wants(event_type)]

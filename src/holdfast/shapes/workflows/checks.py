@@ -1,4 +1,4 @@
-"""What is wrong with runs."""
+"""Problems of runs."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Runs as everybody outside of them sees them."""
+"""Runs as code outside of them sees them."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ class Reach:
         return done
 
     async def astart(self, new: StartRun, timeout: float | None, conn: object) -> Started:
-        """On our own connection together with others of this moment."""
+        """On our own connection, in one statement with other starts of this moment."""
         if conn is None:
             database = cast(AppProducer, self._binding.require(self._name)).database
             return await starter_of(database).start(new, timeout)

@@ -1,4 +1,4 @@
-"""What Prometheus reads of workflows."""
+"""Prometheus metrics of workflows."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Runs of workflows on the dashboard: which are stuck and on what, and what one run did."""
+"""Runs of workflows on the dashboard: which are stuck and on what, and the records of one run."""
 
 import json
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ _OVER = ("completed", "failed", "cancelled", "terminated")
 _RUN = Field("run")
 _WHY = Field("reason", "Why", required=False, hint="It is kept with the run and in the audit.")
 _MOST = 500  # lines of a timeline
-_PATIENCE = 0.05  # seconds of a search: who looks for few among very many goes on by a link
+_PATIENCE = 0.05  # seconds of a search: a search for few among very many continues by a link
 
 
 def _state(one: RunView) -> State:
@@ -158,7 +158,7 @@ def _one(asked: Asked) -> Procedure[View]:
 
 
 def _facts(whole: Shown) -> list[tuple[str, Cell]]:
-    """As `workflow show` says them; what is somebody's data or reason as such, for it is not for everybody."""
+    """As `workflow show` prints them; data and reasons of people are marked, because not everybody may see them."""
     one = whole.run
     own: dict[str, Cell] = {
         "state": bars.stands(one),
@@ -194,7 +194,7 @@ def _bar(entry: Entry) -> Bar:
 
 
 def _waiting(one: RunView, entries: Sequence[Entry]) -> list[Bar]:
-    """What it waits for now, from its last record on. Nothing is written down of it before it is over."""
+    """What it waits for now, after its last record. A wait is recorded only when it is over."""
     if one.ended_at is not None or not (waits := bars.waits_for(one)):
         return []
     since = max((e.ended_at or e.began_at for e in entries), default=one.created_at)
@@ -222,7 +222,7 @@ def _record(entry: Entry) -> Row:
 
 
 def _undo(whole: Shown) -> list[Facts]:
-    """What a cancel would undo, in its order."""
+    """The compensations that a cancel would run, in order."""
     left = verbs.undone(whole.entries, whole.run.era)
     if not left or whole.run.state in _OVER:
         return []

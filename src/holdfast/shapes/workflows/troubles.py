@@ -1,4 +1,4 @@
-"""Runs as the doctor and metrics look at them; operate.sql has the text. Each look reads a bounded number of rows."""
+"""Questions of the doctor and the metrics about runs; operate.sql has the text. Each reads a bounded number of rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from uuid import UUID
 from ...store.doctor import CAP
 from ...store.statement import Row, Statement, named
 
-OLDEST = 10_000  # runs that are looked at
+OLDEST = 10_000  # runs that are read
 
 
 class Troubled(NamedTuple):

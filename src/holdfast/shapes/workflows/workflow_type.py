@@ -269,7 +269,7 @@ def _ahead(value: Duration, what: str) -> float:
 def _alike(
     workflow: WorkflowType[Any, T], runs: Iterable[NewRun[T]], conn: object, verb: str
 ) -> tuple[list[StartRun], float | None]:
-    """What is written of the runs: they are of this workflow, and have the options of the first."""
+    """The rows of the runs: they belong to this workflow, and have the options of the first."""
     news: list[StartRun] = []
     first: tuple[object, ...] | None = None
     timeout = None

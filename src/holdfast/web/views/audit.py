@@ -1,4 +1,4 @@
-"""Who did what, when, from where and why?"""
+"""The audit: actor, act, time, place and reason."""
 
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def page(site: "Site") -> Page:
 
 
 def entries_of(target: str) -> Link:
-    """What was done to something, for its own page."""
+    """The acts on one item, for its own page."""
     return Link("in the audit", "audit", {"target": target})
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 LINES = 50
-SOON = 0.03  # seconds of a search: who goes on from there, by a link, has more patience
+SOON = 0.03  # seconds of a search: it continues by a link, with more patience
 FILTERS = (
     ("queue", "Queue", ""),
     ("task", "Task", ""),
@@ -98,7 +98,7 @@ class Peek:
 
 
 def _peek(site: "Site", said: str) -> Procedure[Peek | None]:
-    """None: it is gone, and the list is there all the same."""
+    """None: it is gone, and the list is still shown."""
     wanted = job_id(said)
     report = yield from Operator.show_job.procedure(wanted)
     if report is None:
@@ -113,7 +113,7 @@ def _time_of(place: UUID) -> str:
 
 
 def _count(numbers: Numbers, word: str) -> Count | None:
-    """From the look that all share: never a count of its own."""
+    """From the shared snapshot: never by a separate count."""
     if word == state.DEAD_LETTER:
         return numbers.found.dead_letters
     if word in (state.COMPLETED, state.CANCELLED, BACKING_OFF, ""):

@@ -1,4 +1,4 @@
-"""Who owns which key; which key is stuck, hot or parked?"""
+"""Keys: their owners; and which are stuck, hot or parked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -162,7 +162,7 @@ def _ring(report: RingReport) -> Table:
 
 
 def _if_gone(report: RingReport, leaves: RingWorker) -> str:
-    """As the ring of those who stay would have it: nobody has to leave to know."""
+    """As the ring without that worker would be: nobody has to leave to find out."""
     left = {one.seat: one for one in report.workers if one is not leaves}
     if not left:
         return "nobody is left"

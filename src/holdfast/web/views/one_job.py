@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 _AT_REST = (state.PENDING, state.SCHEDULED, state.HELD, state.BLOCKED, state.QUARANTINED)
-# What the explanation says against trying again now.
+# Reasons of the explanation against another try now.
 _NO_USE = frozenset(("breaker_open", "task_paused", "queue_paused", "no_workers", "unknown_task", "held"))
 
 
@@ -61,7 +61,7 @@ def page(site: "Site") -> Page:
 
 
 def _todo(why: Explanation, wanted: UUID, site: "Site") -> list[Todo]:
-    """What the decisive reason advises; a link to this very page is none."""
+    """The advice of the decisive reason; a link to this very page is none."""
     found = [todo_of(one, site.shell) for one in why.advice]
     return [todo for todo in found if todo.link is None or todo.link.page != f"jobs/{wanted}"]
 

@@ -102,7 +102,7 @@ def _row(row: QueueRow) -> Row:
 
 
 def turn(load: QueueLoad) -> Offer:
-    """Pause it, or let it go on."""
+    """Pause it, or resume it."""
     if load.paused_at is None:
         return Offer("queue pause", {"queue": load.name})
     return Offer("queue resume", {"queue": load.name})

@@ -51,7 +51,7 @@ def page_of(site: "Site", path: str) -> Page | None:
 
 
 def may_open(site: "Site", view: SavedView, role: str) -> bool:
-    """What was searched for may quote what a viewer does not read."""
+    """A search may quote text that a viewer may not read."""
     found = page_of(site, view.page)
     return found is not None and (role != "viewer" or not set(view.query) & set(found.searches))
 
@@ -94,7 +94,7 @@ def _no_command(_: Given) -> tuple[str, ...]:
 
 
 def _query(site: "Site", given: Given) -> Mapping[str, str]:
-    """What the page would take, so that a view that is saved can be opened."""
+    """The filters that the page accepts, so that a saved view can be opened."""
     path, text = given["page"].strip("/"), given.get("query", "")
     if len(path) > _LONGEST or len(text) > _LONGEST:
         raise ConfigurationError(f"a view has an address of at most {_LONGEST:,} characters")

@@ -1,4 +1,4 @@
-"""Who is alive, what do they do, are they well?"""
+"""Workers: which are alive, what they run, whether they are well."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
