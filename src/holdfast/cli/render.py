@@ -48,16 +48,6 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 60 else age(value)
 
 
-def size(count: int) -> str:
-    """`12 kB`, `3.4 MB`: as PostgreSQL counts, by 1024."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TB"
-
-
 def number(count: Count) -> str:
     return f"{count.count:,}{'+' if count.capped else ''}"
 

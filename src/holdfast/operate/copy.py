@@ -21,10 +21,9 @@ from ..store.audit import audit
 from ..store.statement import Flow
 from ..store.wake import wake
 from ..tasks.options import enqueue_values
-from .bulk import Busy, patiently
-from .edit import Changes, Known, check_changes, check_payload, check_signature, masked_of, noted
+from .bulk import patiently
+from .edit import Changes, Known, check_changes, check_payload, check_signature, locked_job, masked_of, noted
 from .job_acts import no_queue, of_workflow
-from .jobs import no_such_job
 from .procedure import Procedure, actor
 from .refusal import Refused
 
@@ -63,13 +62,7 @@ def _copy(
     who: Actor,
     dry_run: bool,
 ) -> Flow[Copied]:
-    places = yield from store.locate_jobs([job_id])
-    if not places:
-        raise ConfigurationError(no_such_job(job_id))
-    locked = yield from store.lock(places)
-    if not locked:
-        raise Busy([job_id])
-    (job,) = locked
+    job = yield from locked_job(job_id)
     _check_state(job)
     old = yield from store.look_at_copy(job, changes.unset, changes.arguments)
     if reason := of_workflow(replace(job, is_run=old.is_run), "fork"):

@@ -79,18 +79,23 @@ def check_changes(changes: Changes) -> None:
         raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
 
 
-def _edit(
-    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: Actor
-) -> Flow[Edited]:
+def locked_job(job_id: UUID) -> Flow[Locked]:
+    """The named job, locked until the commit; ConfigurationError if there is none, Busy if another session has it."""
     places = yield from store.locate_jobs([job_id])
     if not places:
         raise ConfigurationError(no_such_job(job_id))
     locked = yield from store.lock(places)
     if not locked:
         raise Busy([job_id])
-    (job,) = locked
+    return locked[0]
+
+
+def _edit(
+    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: Actor
+) -> Flow[Edited]:
+    job = yield from locked_job(job_id)
     _check_state(job, "run_after" in values)
-    yield from store.take_back(locked)
+    yield from store.take_back([job])
     old = yield from store.look_at_edit(job, changes.unset, changes.arguments)
     check_payload(job, old, changes)
     checked = check_signature(job, old, known) if old.edited != old.payload else False

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from holdfast import pages
 from holdfast.model.masking import masked, masked_text
 from holdfast.model.text import command
+from holdfast.operate import wording
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart, counted_chart
@@ -121,7 +122,7 @@ def environment() -> Environment:
         span=shown.span,
         clock=shown.clock,
         exact=shown.exact_time,
-        size=shown.size,
+        size=wording.size,
         one_line=shown.one_line,
         glyph=lambda state: _GLYPHS.get(state.word, state.tone or "due"),
     )

@@ -26,7 +26,6 @@ from cronsim import CronSim, CronSimError
 LONGEST = 366 * 86_400  # seconds of an interval
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_TICK = timedelta(microseconds=1)
 _SPANS = (
     60,
     3600,
@@ -88,10 +87,6 @@ class Timing:
             return self._real(at) if self.follows_real_time else self._local(at)
         except OverflowError:
             return None
-
-    def from_(self, moment: datetime) -> datetime | None:
-        """The first slot at a moment or after it."""
-        return self.after(moment - _TICK)
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """The slots after `start`, up to and including `end`."""

@@ -189,7 +189,7 @@ class Deliverer:
         if self._spec.payload == "cloudevents":
             return self._cloudevent(event).encode(), request.CLOUDEVENTS
         assert callable(self._spec.payload)
-        return request.made_body(self._spec.payload(self._event(event, era)), event), request.JSON
+        return request.made_body(self._spec.payload(self._event(event, era))), request.JSON
 
     def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {

@@ -120,7 +120,7 @@ class Portal:
         headers = asgi.headers_of(scope)
         call, match = asked_for[0]
         try:
-            body = await self._body(call, headers, receive)
+            body = await self._body(headers, receive)
             given = Given(tenant, match.groupdict(), scope.get("query_string", b""), body)
             if call.changes:
                 return await self._change(call, given, headers, _digest(call, match, body))
@@ -136,7 +136,7 @@ class Portal:
         except ConfigurationError as error:
             return fault(400, "invalid", str(error))
 
-    async def _body(self, call: Call, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
+    async def _body(self, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
         larger = f"the body is larger than {MOST_BYTES:,} bytes"
         body = await asgi.read_body(headers, receive, MOST_BYTES, larger)
         if body and not is_json(media_type((headers.get("content-type") or [""])[0])):

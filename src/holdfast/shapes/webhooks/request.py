@@ -25,7 +25,7 @@ def standard_body(event: Stored) -> bytes:
     return f'{{"type":{json.dumps(event.type)},"timestamp":"{time}","data":{event.data}}}'.encode()
 
 
-def made_body(made: object, event: Stored) -> bytes:
+def made_body(made: object) -> bytes:
     """The return value of a user's function."""
     if not isinstance(made, Mapping):
         raise TypeError(f"payload() must return a JSON object, not {type(made).__name__}")
