@@ -251,7 +251,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """The request of a page."""
 
     path: Given  # the parts of its path
@@ -274,7 +274,7 @@ class Filter:
 class Page:
     path: str  # `schedules`, or `workflows/{run}`
     title: str
-    load: Callable[[Asked], Procedure[View]]
+    load: Callable[[PageRequest], Procedure[View]]
     group: Literal["Work", "Flow", "System", ""] = ""  # of the menu; empty: it is reached from another page
     icon: str = ""
     about: str = ""  # its purpose, and how to begin: one or two sentences
@@ -317,7 +317,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ActResult:
     """The result of an act."""
 
     sentence: str
@@ -331,7 +331,7 @@ class Said:
 class Act:
     name: str  # as on the command line and in the audit: `schedule run`
     label: str
-    do: Callable[[Given], Procedure[Said]]
+    do: Callable[[Given], Procedure[ActResult]]
     fields: Sequence[Field]
     command: Callable[[Given], Sequence[str]]  # the same on the command line, without `holdfast`
     preview: Callable[[Given], Procedure[Preview]] | None = None

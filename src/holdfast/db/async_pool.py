@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-from .ending import OwnAsyncConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
+from .transaction_end import OwnAsyncConnection
 
 
 class AsyncPool(Pool[OwnAsyncConnection]):

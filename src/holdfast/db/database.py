@@ -22,7 +22,6 @@ from ..store.statement import Flow, Last, Statement
 from . import embedded, migrate
 from .connect import LIMIT
 from .copy import acopy_in, copy_in
-from .ending import AsyncBlock, Block
 from .executors import adrive, arun, drive, run
 from .faults import Contended, translate
 from .migrate.address import parts_of
@@ -30,6 +29,7 @@ from .pools import Pools
 from .reachability import Calls, Reachability
 from .session import Session
 from .transaction import AsyncTransaction, Transaction
+from .transaction_end import AsyncBlock, Block
 
 T = TypeVar("T")
 What = Callable[[], Statement[T] | Flow[T]]  # a fresh one for every try

@@ -21,7 +21,7 @@ from psycopg.types.array import register_all_arrays
 
 from ..store.arrays import UuidArray
 from ..store.statement import Flow, Row, Statement
-from .quick import prepared
+from .prepared import prepared
 
 T = TypeVar("T")
 

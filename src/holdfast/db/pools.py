@@ -32,9 +32,9 @@ from .connect import (
     connect_arguments,
     waiting_to_be_read,
 )
-from .ending import Message, Own, OwnAsyncConnection, OwnConnection, can_end, message
 from .executors import is_heard
 from .sync_pool import SyncPool
+from .transaction_end import Message, Own, OwnAsyncConnection, OwnConnection, can_end, message
 
 # RESET ALL leaves the role alone.
 RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMP"

@@ -18,10 +18,10 @@ from ..model.clock import Clock
 from ..settings import Settings
 from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
-from .ear import waited
 from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
 from .reachability import Reachability
+from .readiness import waited
 
 T = TypeVar("T")
 

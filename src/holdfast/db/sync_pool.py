@@ -10,8 +10,8 @@ from typing import Any, Generic
 
 import psycopg
 
-from .ending import OwnConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
+from .transaction_end import OwnConnection
 
 
 class _Thread(Generic[C]):

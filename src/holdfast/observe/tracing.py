@@ -11,7 +11,7 @@ from .. import telemetry
 from ..model.outcome import DeadLettered, ErrorText, Failed, Lost, Outcome
 from ..model.state import DEAD_LETTER, OTHER, OUTCOMES, RETRY
 from ..runtime.job import Job
-from ..runtime.middleware import Next, PartTime
+from ..runtime.middleware import Next, SkippableMiddleware
 from ..tasks import tracing as names
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LABELS = {kind: row.label for kind, row in OUTCOMES.items()}
 
 
-class TraceAttempt(PartTime):
+class TraceAttempt(SkippableMiddleware):
     """Middleware: does nothing when tracing is not in use."""
 
     def __init__(self) -> None:

@@ -8,10 +8,10 @@ from .advice import Advice, advise
 from .wording import cut, moment, some, span
 
 _NEVER = 9999  # the year of a hold without an end
-Said = tuple[str, str, list[Advice]]  # code, sentence, what to do
+ReasonText = tuple[str, str, list[Advice]]  # code, sentence, what to do
 
 
-def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
+def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[ReasonText]:
     """Each limit that applies now, with what changes it."""
     show = advise("show_queue", queue=queue)
 
@@ -39,7 +39,7 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
         yield "key_rate", said, change("key_rate", Rate(2 * seen.key_rate).text)
 
 
-def hold_reason(queue: str, hold: HoldSeen) -> Said:
+def hold_reason(queue: str, hold: HoldSeen) -> ReasonText:
     """Until when its key is held, why, and the state of the trial."""
     lift = advise("lift_keys", queue=queue, keys=[hold.key])
     # Last, behind a colon: viewers are shown only the part before it.
@@ -59,7 +59,7 @@ def hold_reason(queue: str, hold: HoldSeen) -> Said:
     return "key_on_trial", said, [lift]
 
 
-def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:
+def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> ReasonText | None:
     """Why a job waits whose payload does not fit, and for which worker. `able` workers know its task; `wait` seconds after
     the last of them refused it, it becomes a dead letter."""
     job, refusals = seen.job, seen.refusals

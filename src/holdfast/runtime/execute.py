@@ -33,7 +33,7 @@ from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, Payload
 from .inflight import Processes, Running
 from .job import Job, no_rest
 from .lazy_job import JobMaker
-from .middleware import Middleware, Next, PartTime
+from .middleware import Middleware, Next, SkippableMiddleware
 from .record import Recorders
 from .report import JobFields
 from .resting_jobs import Resting
@@ -62,8 +62,8 @@ class Executor:
         self._handlers = handlers
         self._worker = worker
         self._middleware = tuple(middleware)
-        self._part_time = [layer for layer in self._middleware if isinstance(layer, PartTime)]
-        self._always = [layer for layer in self._middleware if not isinstance(layer, PartTime)]
+        self._part_time = [layer for layer in self._middleware if isinstance(layer, SkippableMiddleware)]
+        self._always = [layer for layer in self._middleware if not isinstance(layer, SkippableMiddleware)]
         self.layers: Sequence[Middleware] = self._middleware  # that are in use
         self._processes = processes
         self._supervised = supervised

@@ -10,7 +10,7 @@ Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
 
-class PartTime(abc.ABC):
+class SkippableMiddleware(abc.ABC):
     """Middleware that can be skipped while it has nothing to do."""
 
     @abc.abstractmethod

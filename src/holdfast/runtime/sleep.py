@@ -67,7 +67,7 @@ class Pause:
         self.seconds = FIRST_PAUSE
 
 
-class Nap(NamedTuple):
+class SleepPlan(NamedTuple):
     seconds: float  # 0: claim now
     deep: bool = False  # nothing was due when it began: ask again before a claim
 
@@ -101,61 +101,61 @@ class Sleep:
 
     # Down and up --------------------------------------------------------------------------------------------------------
 
-    async def rest(self, pause: float, *, able: bool, again: bool) -> Nap:
+    async def rest(self, pause: float, *, able: bool, again: bool) -> SleepPlan:
         """How to spend a pause. `able`: there is a slot to fill; `again`: it slept and has not claimed since."""
         try:
             return await self._rest(pause, able, again)
         except DatabaseError as error:  # the next claim meets it too
             telemetry.emit("sleep.failed", level=logging.WARNING, error=str(error))
             self._entered = None
-            return Nap(pause)
+            return SleepPlan(pause)
 
-    async def _rest(self, pause: float, able: bool, again: bool) -> Nap:
+    async def _rest(self, pause: float, able: bool, again: bool) -> SleepPlan:
         if self.pulse is not None and (pause < DROWSY or not able or not self.hears):
             self.pulse.end()
         if not self.hears or (pause >= DROWSY and not able):
             await self._get_up()
-            return Nap(pause)
+            return SleepPlan(pause)
         await self.calm()
         if pause < DROWSY or time.monotonic() < self._not_before:
-            return Nap(pause)
+            return SleepPlan(pause)
         if self._entered != self._worker():
             return await self._lie_down(pause)
         return await self._until_due(pause, again)
 
-    async def _lie_down(self, pause: float) -> Nap:
+    async def _lie_down(self, pause: float) -> SleepPlan:
         """Enter the sleepers, and claim once more: a commit from before that woke nobody."""
         worker = self._worker()
         if not await self._session.run(store.fall_asleep(worker, self._queues, self._longest)):
-            return Nap(pause)
+            return SleepPlan(pause)
         self._entered, self._lay_down_at = worker, time.monotonic()
-        return Nap(0.0)
+        return SleepPlan(0.0)
 
     @property
     def _longest(self) -> float:
         """Seconds between two claims in deep sleep."""
         return self._poll if self.pulse is None else max(self._poll, self.pulse.every)
 
-    async def _until_due(self, pause: float, again: bool) -> Nap:
+    async def _until_due(self, pause: float, again: bool) -> SleepPlan:
         """Seconds until the next job is due, at most; one that is due but could not be claimed just now does not count."""
         began = time.monotonic()
         if began < self._dear_until:
-            return Nap(0.0 if again else pause)
+            return SleepPlan(0.0 if again else pause)
         light = self.pulse is None or began - self._lay_down_at < _LIGHT
         every = self._poll if light else self._longest
         looks = not again or began >= self._look_at
         found = await self._ask(began, every if looks else None)
         if found is None:
-            return Nap(pause)
+            return SleepPlan(pause)
         due_in, self._asleep = found
         if looks:
             # Under an old snapshot it scans all finished rows. A claim does not: it starts at its mark.
             self._dear_until = time.monotonic() + 20 * (time.monotonic() - began) - self._poll
             if due_in is not None and due_in <= 0:
-                return Nap(0.0) if again else Nap(pause)
+                return SleepPlan(0.0) if again else SleepPlan(pause)
             self._look_at = time.monotonic() + (every if due_in is None else min(every, due_in))
         left = self._look_at - time.monotonic()
-        return Nap(max(left if self.pulse is None else min(left, self.pulse.every), 0.001), deep=True)
+        return SleepPlan(max(left if self.pulse is None else min(left, self.pulse.every), 0.001), deep=True)
 
     async def _ask(self, began: float, within: float | None) -> store.Prospect | None:
         """What to expect, and the heartbeat with it; None: unknown, the worker is not alive."""

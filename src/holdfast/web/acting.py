@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
-from holdfast.pages import WHY, Act, Given, Offer, Preview, Said
+from holdfast.pages import WHY, Act, ActResult, Given, Offer, Preview
 from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
@@ -63,7 +63,7 @@ async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | N
     return await site.operator(call.actor).arun(act.preview(given))
 
 
-async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
+async def do(site: Site, call: Call, act: Act, given: Given) -> ActResult:
     """The next view shows the result. The reason is in the audit, as on the command line."""
     await site.learn_masked()
     try:
@@ -177,7 +177,7 @@ async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     return call.kept(response)
 
 
-def _left(act: Act, back: str, said: Said) -> str:
+def _left(act: Act, back: str, said: ActResult) -> str:
     """Where to continue. The page of a deleted item is gone too: then it is the list that had it."""
     path, _, _ = back.partition("?")
     if act.deletes and "/" in path:
@@ -227,21 +227,21 @@ def _same(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notice:
     """What an act did, for the page after it."""
 
     sentence: str
     undo: Offer | None = None
 
 
-def _packed(site: Site, said: Said) -> str:
+def _packed(site: Site, said: ActResult) -> str:
     undo = None if said.undo is None else [said.undo.act, dict(said.undo.given), said.undo.label]
     told = json.dumps([said.sentence[:600], undo], ensure_ascii=False)  # a browser keeps 4 KiB
     text = base64.urlsafe_b64encode(told.encode()).decode()
     return f"{text}.{site.csrf.sign('said', text)}"
 
 
-def said_before(site: Site, request: Request) -> Told | None:
+def said_before(site: Site, request: Request) -> Notice | None:
     """The result of the act before this page. Only the server can have made it."""
     text, _, mark = request.cookies.get(SAID, "").partition(".")
     if not text or not _same(mark, site.csrf.sign("said", text)):
@@ -250,7 +250,7 @@ def said_before(site: Site, request: Request) -> Told | None:
         sentence, undo = json.loads(base64.urlsafe_b64decode(text))
     except ValueError:  # by another release, which had the same secret
         return None
-    return Told(sentence, None if undo is None else Offer(*undo))
+    return Notice(sentence, None if undo is None else Offer(*undo))
 
 
 # Programs -----------------------------------------------------------------------------------------------------------

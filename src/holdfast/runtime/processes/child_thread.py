@@ -35,7 +35,7 @@ LOOK = 0.2  # between two readings of the memory
 TELL = 0.2  # for listeners, so that they hear of a job before it ends
 
 
-class Crew(Protocol):
+class ChildListener(Protocol):
     """What a keeper thread reports to."""
 
     def emit_later(self, emit: Callable[[], None]) -> None: ...
@@ -52,7 +52,7 @@ class Crew(Protocol):
 
 
 class ChildThread:
-    def __init__(self, launch: Launch, crew: Crew, job: Assignment | None = None) -> None:
+    def __init__(self, launch: Launch, crew: ChildListener, job: Assignment | None = None) -> None:
         self.tasks: Future[list[str] | NotStarted] = Future()  # what the child can run, once it has the app
         self.memory = 0  # bytes, when it was last without a job
         self._launch = launch

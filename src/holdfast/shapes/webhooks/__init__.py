@@ -19,7 +19,7 @@ model       endpoints, deliveries and attempts as users see them
 webhooks    what `app.webhooks(...)` makes
 measure     Prometheus metrics
 checks      checks for `holdfast doctor`
-store       its statements; asked has those of acts; queries.sql and schema.sql beside them have the text
+store       its statements; store_acts has those of acts; queries.sql and schema.sql beside them have the text
 """
 
 CLI = {"webhook": f"{__name__}.cli:app"}  # groups of commands

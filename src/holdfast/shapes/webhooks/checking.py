@@ -18,9 +18,9 @@ from ...model.signing import new_secret, public_key
 from ...model.text import storable
 from ...tasks import checks
 from ...tasks.payload import shown
-from .asked import Unsealed
 from .model import EndpointStatus, Secret
 from .spec import Spec
+from .store_acts import Unsealed
 
 CONCURRENCY = 10
 MOST_HEADERS = 20

@@ -8,7 +8,7 @@ from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span
 from ...store.queues import queue_rules
 from .checking import CONCURRENCY
-from .store import MOST_TROUBLED, QUEUE, Sick, sealing_keys, troubled_endpoints
+from .store import MOST_TROUBLED, QUEUE, FailingEndpoint, sealing_keys, troubled_endpoints
 
 FAILING_FOR = 3600.0  # seconds of nothing but failures, above which it is reported
 _SHOWN = 20  # commands that are printed
@@ -72,16 +72,16 @@ def check_secrets(p: Patient) -> Iterator[Finding]:
         yield Finding("unreadable_secrets", "error", what, [advise("old_secret_keys")], listed(details))
 
 
-def _many(found: Sequence[Sick]) -> str:
+def _many(found: Sequence[FailingEndpoint]) -> str:
     more = "at least " if len(found) >= MOST_TROUBLED else ""
     return f"{more}{several(len(found), 'endpoint')}"
 
 
-def _who(e: Sick) -> str:
+def _who(e: FailingEndpoint) -> str:
     return f"{e.id} of {cut(e.tenant)}"
 
 
-def _each(verb: str, found: Sequence[Sick]) -> list[Advice]:
+def _each(verb: str, found: Sequence[FailingEndpoint]) -> list[Advice]:
     return [advise("webhook", verb=verb, endpoint=str(e.id)) for e in found[:_SHOWN]]
 
 

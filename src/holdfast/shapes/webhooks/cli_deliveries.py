@@ -18,7 +18,7 @@ from holdfast.cli.filters import AfterOption, LimitOption
 from holdfast.model.queue import Rate
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
-from holdfast.shapes.webhooks import asked
+from holdfast.shapes.webhooks import store_acts
 from holdfast.shapes.webhooks.acts import Acts, Ranged, unknown, unknown_delivery
 from holdfast.shapes.webhooks.model import Attempt, Delivery
 from holdfast.shapes.webhooks.spec import Spec
@@ -40,13 +40,13 @@ class Hooks:
         return self._operator.database.run(act)
 
     def tenant(self, endpoint: UUID) -> str:
-        found: str | None = self.run(lambda: asked.tenant_of(endpoint))
+        found: str | None = self.run(lambda: store_acts.tenant_of(endpoint))
         if found is None:
             raise unknown(endpoint, "there is")
         return found
 
     def tenant_of_delivery(self, delivery: UUID) -> str:
-        found: str | None = self.run(lambda: asked.tenant_of_delivery(delivery))
+        found: str | None = self.run(lambda: store_acts.tenant_of_delivery(delivery))
         if found is None:
             raise unknown_delivery(delivery, "there is")
         return found

@@ -43,7 +43,7 @@ _SPARE = 15.0  # seconds of a job besides its request, and besides that of anoth
 _MOST_KEPT = 30 * DAY
 
 
-class Hooking(TaskRegistry, Generic[WebhooksT]):
+class WebhookDeclarations(TaskRegistry, Generic[WebhooksT]):
     """The part of a registry that declares webhooks; the assembling class supplies their type."""
 
     if TYPE_CHECKING:

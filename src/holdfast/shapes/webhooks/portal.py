@@ -32,7 +32,7 @@ from ...model.strict_json import is_json, media_type, parse_json
 from ...model.text import storable
 from ...operate.refusal import Refused
 from ...store.statement import Flow
-from . import asked
+from . import store_acts
 from .acts import Acts
 from .portal_calls import CALLS, Call, Given, NotFound, PortalLimits
 from .spec import Spec
@@ -162,7 +162,7 @@ class Portal:
         key = keys[0] if keys and call.method == "POST" else None
         if (
             wait := await self._database().arun(
-                lambda: asked.take_write(given.tenant, self._limits.writes, key)
+                lambda: store_acts.take_write(given.tenant, self._limits.writes, key)
             )
         ) > 0:
             seconds = str(int(wait) + 1)
@@ -173,14 +173,14 @@ class Portal:
         def flow() -> Flow[bytes]:
             if (
                 key is not None
-                and (known := (yield from asked.request(given.tenant, key, digest))) is not None
+                and (known := (yield from store_acts.request(given.tenant, key, digest))) is not None
             ):
                 raise _Known(known)
             value = yield from act()
             body = b"" if call.status == 204 else _json(call.show(value, given))
             if key is not None:
                 sealed = key_ring().seal(body.decode(), _place(given.tenant, key))
-                yield from asked.replied(given.tenant, key, digest, call.status, sealed)
+                yield from store_acts.replied(given.tenant, key, digest, call.status, sealed)
             return body
 
         try:

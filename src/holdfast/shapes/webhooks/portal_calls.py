@@ -12,7 +12,7 @@ from ...errors import InvalidMessage
 from ...model.queue import Rate
 from ...model.strict_json import parse_json
 from ...tasks.payload import shown
-from . import asked
+from . import store_acts
 from .acts import Act, Acts
 from .checking import NONE, checked_rate
 from .model import Attempt, Delivery, Endpoint, Secret
@@ -299,7 +299,7 @@ def _delivered(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
 
 def _types(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     given.query(set())
-    return asked.event_types
+    return store_acts.event_types
 
 
 def _one(act: Callable[[Acts, Given], Act[Any]]) -> Callable[[Acts, Given, PortalLimits], Act[Any]]:

@@ -8,7 +8,7 @@ from . import store
 from .store import Wanted
 
 
-class Wants:
+class EventFilter:
     """The filter of one endpoint: types, where * stands for anything. Tenants write it, so it never backtracks in a text, as
     a regular expression of many stars would: each part is searched once, behind the part before it."""
 
@@ -44,7 +44,7 @@ def _fits(text: str, parts: list[str]) -> bool:
 class Registry:
     def __init__(self) -> None:
         self._snapshot: str | None = None
-        self._tenants: dict[str, dict[UUID, Wants]] = {}
+        self._tenants: dict[str, dict[UUID, EventFilter]] = {}
         self._tenant_of: dict[UUID, str] = {}
 
     async def refresh(self, database: Database) -> None:
@@ -57,7 +57,7 @@ class Registry:
                 self._add(endpoint)
 
     def _add(self, endpoint: Wanted) -> None:
-        self._tenants.setdefault(endpoint.tenant, {})[endpoint.id] = Wants(endpoint.events)
+        self._tenants.setdefault(endpoint.tenant, {})[endpoint.id] = EventFilter(endpoint.events)
         self._tenant_of[endpoint.id] = endpoint.tenant
 
     def _forget(self, endpoint: UUID) -> None:

@@ -249,7 +249,7 @@ def health() -> Statement[Seen]:
 MOST_TROUBLED = 1000
 
 
-class Sick(NamedTuple):
+class FailingEndpoint(NamedTuple):
     """An endpoint that fails, or gets nothing."""
 
     id: UUID
@@ -259,10 +259,10 @@ class Sick(NamedTuple):
     seconds: float  # since when
 
 
-def troubled_endpoints(failing_for: float) -> Statement[list[Sick]]:
+def troubled_endpoints(failing_for: float) -> Statement[list[FailingEndpoint]]:
     """Those that have failed for this long, and all that are paused or disabled; the longest first."""
     params = (failing_for, MOST_TROUBLED)
-    return named("webhook_troubled", params, lambda rows: [Sick(*row) for row in rows])
+    return named("webhook_troubled", params, lambda rows: [FailingEndpoint(*row) for row in rows])
 
 
 def sealing_keys() -> Statement[dict[str | None, int]]:

@@ -15,7 +15,7 @@ runs              runs as operators see them; operate.sql beside it has the text
 verbs             operators' verbs; retries and forks continue runs, finding resolves which run is meant
 bars              a run in words, and its timeline drawn
 explaining        reasons for `holdfast explain`
-troubles          questions of the doctor and the metrics
+health            questions of the doctor and the metrics
 measure           Prometheus metrics
 sending           the payload of a signal that an operator sends
 cli               `holdfast workflow`

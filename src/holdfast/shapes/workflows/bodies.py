@@ -100,7 +100,7 @@ class TooLarge(Exception):
     """A result that is not recorded, because every replay would read it again."""
 
 
-class Mistaken(TypeError):
+class BadStepCall(TypeError):
     """A step that was called with arguments that its function does not take."""
 
 
@@ -240,7 +240,7 @@ def mistaken(
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
-        return Mistaken(str(error))
+        return BadStepCall(str(error))
     return error
 
 
@@ -259,7 +259,7 @@ def error_text(error: BaseException, attempts: int) -> str:
         "ResultTooLarge"
         if isinstance(error, TooLarge)
         else "TypeError"
-        if isinstance(error, Mistaken)
+        if isinstance(error, BadStepCall)
         else None
     )
     said = describe(error)

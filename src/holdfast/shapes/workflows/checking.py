@@ -59,7 +59,7 @@ class Checked:
     unknown: list[Unknown]
 
 
-class Past:
+class HistoryJournal:
     """A journal that has a history and accepts no writes."""
 
     paused = False
@@ -104,7 +104,7 @@ async def replay_run(code: Code, history: History, payload: str) -> Divergence |
         arguments = code.decode(payload)
     except ValueError as error:
         return _misfit(error)
-    found: Diverged | None = await replay(code, Past(history), arguments)
+    found: Diverged | None = await replay(code, HistoryJournal(history), arguments)
     return None if found is None else _divergence(found)
 
 
@@ -118,7 +118,7 @@ async def displaced(code: Code, history: History, payload: str) -> list[Divergen
         return [_misfit(error)]
     found, rows = list[Divergence](), list(history.rows)
     while True:
-        parted = await replay(code, Past(history._replace(rows=rows)), arguments)
+        parted = await replay(code, HistoryJournal(history._replace(rows=rows)), arguments)
         if parted is None:
             return found
         found.append(_divergence(parted))

@@ -35,7 +35,7 @@ from .journal import (
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 from .rows import plain_row
-from .working import AtWork, FailedAttempt, Said, steps_text
+from .working import AtWork, FailedAttempt, StepProgress, steps_text
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
@@ -87,11 +87,11 @@ class DatabaseJournal:
     def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
         self._at_work[key] = AtWork(kind, began, attempt, ordinal)
 
-    def at_work(self, before: float) -> Said:
+    def at_work(self, before: float) -> StepProgress:
         """Called by the recorder: the steps that began before this moment, and have not ended."""
         era = 0 if self._history is None else self._history.era
         steps = steps_text(list(self._at_work.items()), before)
-        return Said(self._grant.id_text, self._grant.generation, era, steps)
+        return StepProgress(self._grant.id_text, self._grant.generation, era, steps)
 
     def beat(self, key: str, detail: str | None) -> None:
         """The progress of its job: the renewing thread writes the latest."""

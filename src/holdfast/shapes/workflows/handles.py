@@ -46,7 +46,7 @@ _ENDED = ("completed", "failed", "cancelled", "terminated")
 _MAKES_DUE = ("start", "start_with_signal", "start_many", "signal", "cancel")
 
 
-class Reach:
+class RunAccess:
     """The database of the app that a workflow belongs to, or the caller's connection."""
 
     __slots__ = ("_binding", "_name")
@@ -103,7 +103,7 @@ class Run(Generic[T_co]):
 
     def __init__(
         self,
-        reach: Reach,
+        reach: RunAccess,
         workflow: str,
         run_id: UUID | None,
         given: str,

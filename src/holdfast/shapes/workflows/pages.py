@@ -11,8 +11,8 @@ from ...operate.procedure import Procedure, run
 from ...operate.wording import several
 from ...pages import (
     Act,
+    ActResult,
     Alert,
-    Asked,
     Bar,
     Bars,
     Block,
@@ -25,11 +25,11 @@ from ...pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Pages,
     Preview,
     Problem,
     Row,
-    Said,
     Secret,
     State,
     Table,
@@ -65,7 +65,7 @@ def _state(one: RunView) -> State:
     return State(one.state, _TONES.get(one.state, "due"))
 
 
-def _list(asked: Asked) -> Procedure[View]:
+def _list(asked: PageRequest) -> Procedure[View]:
     query = asked.query
     state, since = query.get("state") or None, query.get("since") or None
     seconds = None if since is None else parse_duration(since)
@@ -131,7 +131,7 @@ def _offers(one: RunView) -> list[Offer]:
     return [Offer("workflow retry", given), *found] if one.state == "diverged" else found
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     whole = yield from verbs.show(asked.path["run"])
     one = whole.run
     entries = whole.entries[-_MOST:]
@@ -238,25 +238,25 @@ def _in_use() -> Procedure[bool]:
 # Acts ---------------------------------------------------------------------------------------------------------------
 
 
-def _said(act: Any, text: str) -> Said:
-    return Said(
+def _said(act: Any, text: str) -> ActResult:
+    return ActResult(
         f"Run {act.run.id} of {act.run.workflow} {text}.",
         {"changed": act.changed},
         f"workflows/{act.run.run_id}",
     )
 
 
-def _pause(given: Given) -> Procedure[Said]:
+def _pause(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.pause(given["run"])
     return _said(act, "is paused" if act.changed else "was paused already")
 
 
-def _resume(given: Given) -> Procedure[Said]:
+def _resume(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.resume(given["run"])
     return _said(act, "is resumed" if act.changed else "was not paused")
 
 
-def _signal(given: Given) -> Procedure[Said]:
+def _signal(given: Given) -> Procedure[ActResult]:
     try:
         payload = json.loads(given.get("payload") or "null")
     except (ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ def _signal(given: Given) -> Procedure[Said]:
     return _said(act, f"got the signal {given['signal']}")
 
 
-def _cancel(given: Given) -> Procedure[Said]:
+def _cancel(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.cancel(given["run"], given.get("reason", ""))
     return _said(act, "is asked to end" if act.changed else "was asked to end before")
 
@@ -279,13 +279,13 @@ def _preview_cancel(given: Given) -> Procedure[Preview]:
     return Preview(f"Run {whole.run.id} of {whole.run.workflow} would be asked to end.{undo}")
 
 
-def _retry(given: Given) -> Procedure[Said]:
+def _retry(given: Given) -> Procedure[ActResult]:
     act = yield from retry(given["run"])
     again = f", and makes again: {', '.join(act.about)}" if act.about else ""
     return _said(act, f"is tried again{again}")
 
 
-def _terminate(given: Given) -> Procedure[Said]:
+def _terminate(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.terminate(given["run"], given.get("reason", ""))
     left = f"; not undone: {', '.join(act.about)}" if act.about else ""
     return _said(act, f"is terminated{left}")
@@ -307,7 +307,7 @@ def _preview_fork(given: Given) -> Procedure[Preview]:
     return Preview(f"{said}from {first.key} on. This one stays as it is.")
 
 
-def _fork(given: Given) -> Procedure[Said]:
+def _fork(given: Given) -> Procedure[ActResult]:
     version = given.get("version") or ""
     if version and not (version.isascii() and version.isdigit() and len(version) < 10):
         raise ConfigurationError(f"version must be a whole number, not {version[:40]!r}")
@@ -315,7 +315,7 @@ def _fork(given: Given) -> Procedure[Said]:
         given["run"], given["step"], new_id=given.get("id") or None, version=int(version) if version else None
     )
     said = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}, from {made.step} on."
-    return Said(said, {"run": made.run_id, "id": made.id, "kept": made.kept}, f"workflows/{made.run_id}")
+    return ActResult(said, {"run": made.run_id, "id": made.id, "kept": made.kept}, f"workflows/{made.run_id}")
 
 
 def _fork_words(given: Given) -> list[str]:

@@ -25,7 +25,7 @@ from . import store
 from .faults import Evicted
 from .journal import History, Record, RecordRefused, Stored, Wait
 from .lanes import MOST_ROWS, Asked, Lane
-from .working import LONG, FailedAttempt, Said, Told, log_failed, say
+from .working import LONG, FailedAttempt, ReportedProgress, StepProgress, log_failed, say
 
 T = TypeVar("T")
 LEAST_RUNS = 8  # of a batch that is split in half
@@ -39,7 +39,7 @@ class Watcher(Protocol):
     def heard(self, seen: store.Seen) -> None:
         """The news of the latest read for its run."""
 
-    def at_work(self, before: float) -> Said:
+    def at_work(self, before: float) -> StepProgress:
         """The progress of its steps."""
         ...
 
@@ -62,7 +62,7 @@ class Recorder:
         self._watched: weakref.WeakValueDictionary[str, Watcher] = weakref.WeakValueDictionary()
         self._resting: set[str] = set()  # of them, those that only wait
         self._looked_at = 0.0
-        self._told = Told()
+        self._told = ReportedProgress()
         self.drift = 0.0  # of the database's clock against ours
         self._tasks: list[asyncio.Task[None]] = []
         self.users = 0

@@ -14,7 +14,17 @@ from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
 from ...model.text import describe
 from ...runtime.handler import LONGEST_DELAY
 from ...tasks.convert import Misfit
-from .bodies import Mistaken, Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
+from .bodies import (
+    BadStepCall,
+    Options,
+    Result,
+    StepInfo,
+    TooLarge,
+    call,
+    detail_text,
+    error_text,
+    in_context,
+)
 from .core import UNDECIDED, Core, Scope, cancelled, current
 from .faults import Evicted, NonRetryable, UnscopedTask, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
@@ -25,7 +35,7 @@ from .replay import Place
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
 # Errors that another attempt would end with too.
-_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, Mistaken)
+_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, BadStepCall)
 
 
 class Step(Generic[T_co]):

@@ -26,7 +26,7 @@ class AtWork(NamedTuple):
     ordinal: int | None
 
 
-class Said(NamedTuple):
+class StepProgress(NamedTuple):
     """The progress of a run."""
 
     run: str
@@ -35,18 +35,18 @@ class Said(NamedTuple):
     steps: str | None  # JSON text; None: none runs for long
 
 
-class Told:
+class ReportedProgress:
     """The progress that a worker has recorded for its runs, so that it writes only changes."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, StepProgress] = {}
 
-    def news(self, runs: Iterable[Said]) -> list[Said]:
+    def news(self, runs: Iterable[StepProgress]) -> list[StepProgress]:
         now = {said.run: said for said in runs if said.steps is not None}
         over = [old._replace(steps=None) for run, old in self._said.items() if run not in now]
         return [said for run, said in now.items() if self._said.get(run) != said] + over
 
-    def keep(self, news: Iterable[Said]) -> None:
+    def keep(self, news: Iterable[StepProgress]) -> None:
         """They are written."""
         for said in news:
             if said.steps is None:
@@ -93,7 +93,7 @@ def log_failed(found: Sequence[FailedAttempt]) -> Statement[None]:
     return named("workflow_failed", params, nothing)
 
 
-def say(news: Sequence[Said]) -> Statement[None]:
+def say(news: Sequence[StepProgress]) -> Statement[None]:
     params = (
         uuid_array([said.run for said in news]),
         int_array([said.generation for said in news]),

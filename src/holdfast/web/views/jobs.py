@@ -11,7 +11,7 @@ from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, State, View
+from holdfast.pages import Page, PageRequest, State, View
 from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
@@ -51,7 +51,7 @@ _TABS = (
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         numbers = yield from later(lambda: numbers_of(site, OLD))
         after = text(asked.query, "after")
         found = yield from Operator.list_jobs.procedure(

@@ -14,7 +14,6 @@ from holdfast.operate.ring import RingReport, RingWorker
 from holdfast.operate.wording import several
 from holdfast.pages import (
     Alert,
-    Asked,
     Block,
     Code,
     Facts,
@@ -23,6 +22,7 @@ from holdfast.pages import (
     Offer,
     Owned,
     Page,
+    PageRequest,
     Pinned,
     Problem,
     Ring,
@@ -45,7 +45,7 @@ _STUCK = ("Key", "Queue", "Why", "Since", "Jobs behind#", "Job in the way", "Wha
 
 
 def pages(site: "Site") -> list[Page]:
-    def every(asked: Asked) -> Procedure[View]:
+    def every(asked: PageRequest) -> Procedure[View]:
         stuck = yield from Operator.stuck_keys.procedure()
         hot = yield from Operator.hot_keys.procedure()
         held = yield from Operator.held_keys.procedure()
@@ -74,7 +74,7 @@ def pages(site: "Site") -> list[Page]:
         ]
         return View(blocks, data, ("keys", "blocked"), aside=aside)
 
-    def queue(asked: Asked) -> Procedure[View]:
+    def queue(asked: PageRequest) -> Procedure[View]:
         name = asked.path["queue"]
         key = text(asked.query, "key")
         if key is not None:

@@ -11,7 +11,7 @@ from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Link, Offer, Page, View
+from holdfast.pages import Link, Offer, Page, PageRequest, View
 from holdfast.shapes import MEANS
 from holdfast.web.filters import job_id
 from holdfast.web.findings import Todo, todo_of
@@ -28,7 +28,7 @@ _NO_USE = frozenset(("breaker_open", "task_paused", "queue_paused", "no_workers"
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         wanted = job_id(asked.path["id"])
         report = yield from Operator.find_job.procedure(wanted)
         why = yield from Operator.explain.procedure(wanted, site.knows, MEANS)
@@ -111,7 +111,7 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Claimed at", job.claimed_at),
         ("Lease until", job.lease_expires_at),
         ("Gives up at", job.gives_up_at),
-        ("Asked to stop", job.cancel_requested_at),
+        ("PageRequest to stop", job.cancel_requested_at),
         ("Copy of", _copied_from(job.metadata)),
         ("What was done to it", entries_of(str(job.id))),
         ("Finished", job.finished_at),

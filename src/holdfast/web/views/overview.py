@@ -12,7 +12,7 @@ from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure, run
 from holdfast.operate.queues import queue_loads
 from holdfast.operate.stats import Stats
-from holdfast.pages import Asked, Counted, Page, View
+from holdfast.pages import Counted, Page, PageRequest, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
 from holdfast.store.samples import Latest, last_samples
 from holdfast.store.stats import Minute
@@ -99,7 +99,7 @@ def _sum(counts: Any) -> Count:
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         span = text(asked.query, "history") or "1h"
         if span not in SPANS:
             raise ConfigurationError(f"history={span[:40]!r} is not one of {', '.join(SPANS)}")

@@ -19,8 +19,8 @@ from psycopg.pq import ConnStatus, Escaping, ExecStatus, PipelineStatus, Transac
 from ..errors import LeaseLost
 from ..store.statement import REFUSED, Last
 from .connect import AnyConnection
-from .ear import Ear
 from .faults import Contended
+from .readiness import Readiness
 
 _UNKNOWN, _TWICE = "26000", "42P05"  # no such prepared statement; it is there already
 _LEFT = "holdfast_left"
@@ -77,11 +77,11 @@ class OwnAsyncConnection(_Own, psycopg.AsyncConnection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: set[str] = set()
-        self._ear: Ear | None = None
+        self._ear: Readiness | None = None
 
     def listen(self) -> None:
         """Until deafen(), which must come before its socket is closed."""
-        self._ear = Ear(self.pgconn.socket)
+        self._ear = Readiness(self.pgconn.socket)
 
     def deafen(self) -> None:
         ear, self._ear = self._ear, None

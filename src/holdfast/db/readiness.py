@@ -9,14 +9,14 @@ from psycopg import waiting
 
 async def waited(work: Any, socket: int) -> Any:
     """Like the driver's own wait_async(), without its timers: a session has a time limit itself."""
-    ear = Ear(socket)
+    ear = Readiness(socket)
     try:
         return await ear.hear(work)
     finally:
         ear.close()
 
 
-class Ear:
+class Readiness:
     """Reports when a socket is ready. A large reply comes in dozens of pieces: its reader stays from one to the next."""
 
     def __init__(self, socket: int) -> None:
