@@ -79,7 +79,7 @@ async def test_a_request_that_was_cut_off_is_not_done_again(
         patched.setattr("holdfast.web.acting.do", dies)
         assert (await _post(mara, "jobs-copy", body)).status_code == 500
     answer = await _post(mara, "jobs-copy", body)
-    assert (answer.status_code, "The audit says what was done" in answer.text) == (409, True)
+    assert (answer.status_code, "The audit shows what was done" in answer.text) == (409, True)
     assert _copies(kit) == 0
     kit.sql("UPDATE holdfast.web_requests SET at = at - interval '25 hours' RETURNING 1")
     assert (await _post(mara, "jobs-copy", body)).status_code == 200  # a day later the key is new

@@ -34,7 +34,7 @@ _MOST_KEPT = 100 * 365 * 86400.0
 
 T = TypeVar("T")
 OnMisfit = Literal["park", "refuse"]
-Poison = Literal["dead_letter", "stop"]
+Poison = Literal["dead_letter", "dead", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Receiving(TaskRegistry):
             raise TaskDefinitionError(
                 f"{where}: {shown(broker)} is no source of messages: it has no {missing[0]}()"
             )
-        _one_of(where, "poison", poison, ("dead_letter", "stop"))
+        _one_of(where, "poison", "dead_letter" if poison == "dead" else poison, ("dead_letter", "stop"))
         if max_depth is not None:
             checks.integer(max_depth, "max_depth", 1, 1_000_000, TaskDefinitionError)
 
