@@ -19,7 +19,7 @@ _HOW = {
 class Act:
     """The result of an act on a run."""
 
-    run: RunView  # its state before
+    run: RunView  # as it was before
     changed: bool
     # terminate: compensations that are not run; retry: steps that are made again; accept: records without a place;
     # drop_signal: its name

@@ -63,7 +63,7 @@ class Stored(NamedTuple):
 class History(NamedTuple):
     """The state of a run at its claim."""
 
-    id: str  # its arguments
+    id: str  # the id it was started with
     run_id: UUID
     version: int
     era: int

@@ -30,7 +30,7 @@ class RunView:
 
     run_id: UUID
     workflow: str
-    id: str  # its arguments
+    id: str  # the id it was started with
     version: int
     queue: str
     state: str
