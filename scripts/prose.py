@@ -31,26 +31,35 @@ PHRASES = {
     r"\bdearer\b": "more expensive",
     r"\bmakes? good a\b": "catches up",
 }
-# For the pages that users read. Comments, ADRs and claims still have some of them.
+# For the pages that users read, and for src. ADRs, claims and the pages of figures still have some of them.
 PAGE_PHRASES = {
-    r"\b(?:[Ii]ts|[Ee]ach|[Ee]very|[Oo]ne|[Aa]) looks?\b(?! like)": "read, query, poll or check",
+    r"(?<!overview, )\b(?:[Ii]ts|[Ee]ach|[Ee]very|[Oo]ne|[Aa]) looks?\b(?! like|-up)": "read, query, poll or check",
     r"\bgo(?:es)? on\b(?! writing)": "continue",
+    r"\bwent on\b": "continued",
     r"\banew\b": "again, new, from scratch",
     r"\ball the same\b": "anyway, but",
     r"\b(?:is|are|was|were) away\b": "unreachable",
-    r"\bof (?:yours|ours)\b": "your, Holdfast's",
     r"\b[Ll]iving workers?\b": "live",
     r"\bunder way\b": "in progress, running",
-    r"\bbur(?:y|ied|ies)\b": "becomes a dead letter",
     r"\bhands in the tables\b": "manual changes to the tables",
     r"\b(?:worth|say|says) a word\b": "report",
     r"\b(?:lie|lies|lay) down\b": "sleep",
     r"\bstood still\b": "did nothing, stopped",
-    r"\bWho (?:joins|leaves|claims|looks)\b": "a worker that ...",
+    r"\bWho (?:joins|leaves|claims|looks|else)\b": "a worker that ...",
     r"\bin (?:its|their) way\b": "what blocks it",
     r"\bparted from\b": "diverged from, differs from",
     r"\bwhat there is\b": "name it",
     r"\bpassed and noted\b": "recorded and skipped",
+    r"\bnow and then\b": "regularly, sometimes",
+    r"\bWhoever\b": "the worker (session, caller, user) that ...",
+    r"\bsuch an? one\b": "name it",
+    r"\bmade good\b": "made up for",
+    r"\blooked (?:at|through|over) again\b": "read again, checked again",
+}
+# For the pages alone: in src they are names, or Holdfast's own things beside the user's.
+TEXT_PHRASES = {
+    r"\bof (?:yours|ours)\b": "your, Holdfast's",
+    r"\bbur(?:y|ied|ies)\b": "becomes a dead letter",
 }
 NOT_PAGES = ("docs/adr/", "docs/claims.md", "docs/performance")
 # A migration that was released is never edited; the others quote what they forbid, or hold no prose of ours.
@@ -74,10 +83,22 @@ def name(path: Path) -> str:
 
 def phrases(where: str, text: str) -> Iterator[str]:
     page = where.endswith(".md") and not where.startswith(NOT_PAGES)
-    for pattern, better in {**PHRASES, **(PAGE_PHRASES if page else {})}.items():
+    applies = {
+        **PHRASES,
+        **(PAGE_PHRASES if page or where.startswith("src/") else {}),
+        **(TEXT_PHRASES if page else {}),
+    }
+    if where.endswith(".sql"):
+        text = without_bodies(text)
+    for pattern, better in applies.items():
         for found in re.finditer(pattern, text):
             line = text.count("\n", 0, found.start()) + 1
             yield f"{where}:{line}: {found[0]!r}: write: {better}"
+
+
+def without_bodies(sql: str) -> str:
+    """The same lines without the bodies of functions, which a database has: they change in a migration only."""
+    return re.sub(r"(\$\w*\$).*?\1", lambda body: "\n" * body[0].count("\n"), sql, flags=re.DOTALL)
 
 
 def prose(text: str) -> Iterator[tuple[int, str, bool]]:

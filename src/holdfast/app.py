@@ -78,7 +78,7 @@ class Holdfast(Registry, Verbs):
         self._middleware: tuple[Middleware, ...] = (
             TraceAttempt(),
             *middleware,
-        )  # first: what the others do belongs to the span
+        )  # first: the work of the others belongs to the span
         self._around = Around()
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]
@@ -278,7 +278,7 @@ class Holdfast(Registry, Verbs):
             prunes=by_table(self._shapes, lambda shape: shape.prunes, "prune"),
             recorders=self._recorders(),
         )
-        # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
+        # One connection per handler's transaction, and some more for handlers' other statements (once, enqueue).
         await self.database.reserve(options.concurrency + _SPARE)
         async with contextlib.AsyncExitStack() as stack:
             attach = await self._open_port(stack, tasks, health)
@@ -304,7 +304,7 @@ class Holdfast(Registry, Verbs):
         tasks: TaskSet,
         address: tuple[str, int] | socket.socket | None,
     ) -> "Callable[[Worker], None]":
-        """Open the health port if one is set; it answers already while the worker starts."""
+        """Open the health port if one is set; it replies already while the worker starts."""
         if address is None:
             if self.settings.health_port is None:
                 return lambda _: None

@@ -1,4 +1,4 @@
-"""`python -m holdfast.child FD`: a process that a worker starts for handlers with process=True. Nobody else does."""
+"""`python -m holdfast.child FD`: the process that a worker starts for handlers with process=True."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ from .settings import Settings
 
 
 def load(hello: Frame) -> Loaded:
-    """The app that the worker has, on the worker's database and with its settings."""
+    """The worker's app, on the worker's database and with its settings."""
     where = Origin(**hello["app"])
     app = where.load()
     if not isinstance(app, Holdfast):

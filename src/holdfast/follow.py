@@ -1,7 +1,7 @@
-"""The seam between the log of events and shapes that read it: who follows the log says so here, and reaches into nothing.
+"""The seam between the log of events and shapes that read it: a follower registers here, and imports neither.
 
-The events shape owns the log. It gives a follower one cursor under lease and generation, and runs it in one worker at a time
-(ADR 37). A follower reads ahead of its cursor, does what it does with the events, and moves the cursor behind what is done.
+The events shape owns the log. It gives a follower one cursor under lease and generation, and runs it in one worker at a
+time (ADR 37). A follower reads ahead of its cursor, processes the events, and moves the cursor past the finished ones.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class LogRow(Protocol):
 
 
 class BareRow(NamedTuple):
-    """An event without what it says: enough to note it, and small."""
+    """An event without its data: small, and enough to record it."""
 
     position: int
     seq: int
@@ -62,11 +62,11 @@ class BareRow(NamedTuple):
 
 
 class OtherVersion(Exception):
-    """An event that cannot be sent as the version that was asked for. The text says why."""
+    """An event that cannot be sent as the requested version. The text gives the reason."""
 
 
 class LogPage(Protocol):
-    """What a read found. `position` and `seq` say how far was looked: there may be more events than matched."""
+    """The result of a read. `position` and `seq` say how far it read: it may have read more events than matched."""
 
     @property
     def events(self) -> Sequence[LogRow]: ...
@@ -77,7 +77,7 @@ class LogPage(Protocol):
 
 
 class Note(NamedTuple):
-    """An event that is passed without being done. `kind`: skipped; parked, and its key waits until somebody retries it;
+    """An event that is passed without being processed. `kind`: skipped; parked, and its key waits until it is retried;
     spilled, and its key is tried again by itself; behind one of those."""
 
     row: LogRow
@@ -86,9 +86,9 @@ class Note(NamedTuple):
 
 
 class Cursor(Protocol):
-    """The place of a follower in the log. What moves or notes anything raises LeaseLost when it belongs to somebody else."""
+    """A follower's place in the log. Every move or record raises LeaseLost once another worker owns the place."""
 
-    left: asyncio.Event  # it has been asked to let go
+    left: asyncio.Event  # it was asked to stop
 
     @property
     def name(self) -> str: ...
@@ -102,18 +102,18 @@ class Cursor(Protocol):
     def lease(self) -> float: ...
 
     async def read(self, position: int, seq: int, most: int, most_bytes: int) -> LogPage | None:
-        """Events after a position; waits for one. None: it has been asked to let go."""
+        """Events after a position; waits for one. None: it was asked to stop."""
         ...
 
     async def advance(
         self, position: int, seq: int, notes: Sequence[Note], effect: "Callable[[], Flow[Any]] | None" = None
     ) -> None:
-        """All up to here is done, or noted in the same transaction. `effect` runs in it too, after the cursor moved: what it
-        writes is written once, whatever dies."""
+        """All events up to here are done, or recorded in the same transaction. `effect` runs in it too, after the cursor:
+        its writes happen once, whatever crashes."""
         ...
 
     def certain_for(self) -> float:
-        """Seconds for which nobody else can have it, by the clock of this machine; negative: somebody else may."""
+        """Seconds for which no other worker can own it, by the clock of this machine; negative: another may."""
         ...
 
     async def renew(self) -> None: ...
@@ -127,11 +127,11 @@ class Cursor(Protocol):
         ...
 
     async def settle_waiting(self, done: Sequence[int], notes: Sequence[Note]) -> None:
-        """Forget those at these positions, and note anew what became of others."""
+        """Forget those at these positions, and record the new state of others."""
         ...
 
     async def stop(self, why: str) -> None:
-        """Nobody takes it up before it is resumed. Raises LeaseLost."""
+        """It does not run again before it is resumed. Raises LeaseLost."""
         ...
 
     async def say_trouble(self, what: str) -> None: ...
@@ -144,21 +144,21 @@ class Cursor(Protocol):
 
 
 class Following(Protocol):
-    """A follower at work."""
+    """A running follower."""
 
     @property
     def stuck(self) -> bool:
-        """It cannot go on for now."""
+        """It cannot continue for now."""
         ...
 
     async def run(self) -> None:
-        """Until it has been asked to let go. Raises LeaseLost."""
+        """Until it was asked to stop. Raises LeaseLost."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Who follows the log, as the code has it."""
+    """A follower as the code declares it."""
 
     name: str
     kind: str

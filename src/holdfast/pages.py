@@ -1,4 +1,4 @@
-"""What a page of the dashboard is made of: a shape says here what it shows and what can be done, and draws nothing.
+"""The content of a page of the dashboard: a shape describes here what it shows and what can be done, and draws nothing.
 
 A page reads by a procedure and returns a View: blocks of cells. An act is a procedure too. The web surface draws the blocks,
 checks who may act, and asks before it acts. `Shape.pages` names the module that has the pages of a shape.
@@ -13,8 +13,8 @@ from .operate.procedure import Procedure
 from .tasks.taskset import TaskSet
 
 Role = Literal["viewer", "operator", "admin"]
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")  # each may do what those before it may
-Given = Mapping[str, str]  # what a form or an address says
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")  # each includes the ones before it
+Given = Mapping[str, str]  # the input of a form or an address
 Tone = Literal["", "run", "due", "sched", "retry", "done", "dead", "held", "block"]
 
 
@@ -23,14 +23,14 @@ Tone = Literal["", "run", "due", "sched", "retry", "done", "dead", "held", "bloc
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Text that programs made: in the font of code."""
+    """Text from programs: in a monospaced font."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """To a page of ours: `Link("mail", "queues/mail")`, with what is in its address behind the `?`."""
+    """A link to a page of the dashboard: `Link("mail", "queues/mail")`, with its query."""
 
     text: str
     page: str
@@ -40,7 +40,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong, in words that may quote somebody's data: masked, and for viewers its class alone."""
+    """An error, in words that may quote user data: masked, and reduced to its class for viewers."""
 
     text: str | None
 
@@ -52,7 +52,7 @@ class State:
     word: str
     tone: Tone = ""
     note: str | Problem = (
-        ""  # behind it, in grey; of a sentence that quotes behind `: ` a viewer reads the rest
+        ""  # behind it, in grey; if it quotes behind `: `, a viewer reads only the part before
     )
 
 
@@ -63,7 +63,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """So much of so much, as numbers and as a bar."""
+    """A part of a whole, as numbers and as a bar."""
 
     part: int
     whole: int
@@ -72,13 +72,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that may hold what is not for everybody: masked, and left out for viewers."""
+    """A value that may be secret: masked, and left out for viewers."""
 
     value: Any
     width: int = 80
-    task: str = (
-        ""  # whose arguments or result it is: what that task masks is masked. Empty: what any task masks
-    )
+    task: str = ""  # whose arguments or result it is: that task's masking applies. Empty: any task's
 
 
 Cell = str | int | float | datetime | Code | Link | State | Span | Use | Secret | Problem | None
@@ -89,7 +87,7 @@ Cell = str | int | float | datetime | Code | Link | State | Span | Use | Secret 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An act, offered for one thing: the surface shows it as a button."""
+    """An act, offered for one item: the surface shows it as a button."""
 
     act: str
     given: Given
@@ -107,7 +105,7 @@ class Row:
 class Table:
     heads: Sequence[
         str
-    ]  # one that ends with `#` is a column of numbers, one with `~` takes the room that is left
+    ]  # one that ends with `#` is a column of numbers, one with `~` takes the remaining width
     rows: Sequence[Row]
     title: str = ""
     note: str = ""  # beside the title
@@ -131,7 +129,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Code or JSON as it is; of a viewer only its form."""
+    """Code or JSON as it is; viewers see only its structure."""
 
     value: Any
     title: str = ""
@@ -150,7 +148,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What happened, as bars on one time."""
+    """Events as bars on one time axis."""
 
     bars: Sequence[Bar]
     now: datetime
@@ -160,31 +158,31 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How counts went, step by step: as a picture with a table beside it."""
+    """Counts over time, step by step: as a picture with a table beside it."""
 
     names: Sequence[tuple[str, str]]  # each with its colour
     points: Sequence[tuple[datetime, Sequence[int]]]
     title: str
     note: str = ""
     offers: Sequence[Link] = ()  # other spans of time
-    marks: Sequence[tuple[datetime, str]] = ()  # what happened meanwhile
+    marks: Sequence[tuple[datetime, str]] = ()  # events meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One that reads a log, and how far it is."""
+    """A reader of a log, and its position."""
 
     label: str
     page: str
     position: int
-    note: str = ""  # what it is
-    said: str = ""  # how far behind
+    note: str = ""  # its kind
+    said: str = ""  # its lag
     tone: Tone = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A log from its first to its last position, and where each of its readers is."""
+    """A log from its first to its last position, and the position of each reader."""
 
     first: int
     last: int
@@ -195,7 +193,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What one worker owns of a ring."""
+    """One worker's share of a ring."""
 
     label: str
     ranges: Sequence[tuple[int, int]]  # first and last bucket
@@ -205,7 +203,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A bucket of a ring that is worth to be seen, with why."""
+    """A bucket of a ring that deserves attention, with the reason."""
 
     bucket: int
     label: str
@@ -214,7 +212,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Who owns which buckets, as a circle: the chosen worker in colour, all others in grey."""
+    """The owners of buckets, as a circle: the chosen worker in colour, all others in grey."""
 
     buckets: int
     owned: Sequence[Owned]
@@ -225,7 +223,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One sentence that must be read first; a viewer reads what is before `: `, behind which it quotes."""
+    """One sentence that must be read first; a viewer reads the part before `: `, after which it quotes."""
 
     text: str | Problem
     tone: Tone = "retry"
@@ -240,12 +238,12 @@ Block = Table | Figures | Facts | Text | Bars | Counted | Reach | Ring | Alert
 class View:
     blocks: Sequence[Block]
     data: Any  # the same for programs
-    command: Sequence[str]  # that shows the same: ("schedule", "list")
+    command: Sequence[str]  # the command that shows the same: ("schedule", "list")
     title: str = ""
     crumbs: Sequence[Link] = ()
     aside: Sequence[Block] = ()  # beside the others
     offers: Sequence[Offer] = ()  # of the whole page
-    more: Mapping[str, str] | None = None  # the query of the page that follows; None: there is no more
+    more: Mapping[str, str] | None = None  # the query of the next page; None: there is no more
     cut: str = ""  # how far a search came that stopped early
 
 
@@ -253,19 +251,19 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a page is asked for."""
+class PageRequest:
+    """The request of a page."""
 
     path: Given  # the parts of its path
     query: Given
-    tasks: TaskSet  # of the app, as far as it is known
-    who: str = ""  # asks
+    tasks: TaskSet  # of the app, as far as known
+    who: str = ""  # the person who asks
     role: Role = "viewer"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A field above a list. It is in the address, so that a list can be sent to somebody."""
+    """A field above a list. It is in the address, so that a list can be shared."""
 
     name: str
     label: str
@@ -276,17 +274,17 @@ class Filter:
 class Page:
     path: str  # `schedules`, or `workflows/{run}`
     title: str
-    load: Callable[[Asked], Procedure[View]]
+    load: Callable[[PageRequest], Procedure[View]]
     group: Literal["Work", "Flow", "System", ""] = ""  # of the menu; empty: it is reached from another page
     icon: str = ""
-    about: str = ""  # what it is for, and how to begin: one or two sentences
+    about: str = ""  # its purpose, and how to begin: one or two sentences
     in_use: Callable[[], Procedure[bool]] | None = None  # None: always
     filters: Sequence[Filter] = ()
-    searches: Sequence[str] = ()  # names in its address that search in what a viewer does not read
+    searches: Sequence[str] = ()  # names in its address that search in text that viewers do not read
     takes: Sequence[str] = ()  # names in its address beside its filters. Any other name is refused
 
     def names(self) -> tuple[str, ...]:
-        """Every name that its address may have behind the `?`."""
+        """Every name that its query may have."""
         return (*(one.name for one in self.filters), *self.takes)
 
 
@@ -295,18 +293,18 @@ class Field:
     """One value that an act takes."""
 
     name: str
-    label: str = ""  # empty: it is not asked for, what was offered stays
+    label: str = ""  # empty: it is not asked for, the offered value stays
     kind: Literal["text", "number", "choice", "json", "time"] = "text"
     choices: Sequence[str] = ()
     required: bool = True
     value: str = ""
     hint: str = ""
-    shown: bool = False  # the preview depends on it, so that it is asked for before the preview is made
+    shown: bool = False  # the preview depends on it, so it is asked for before the preview is made
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an act would do, before it is done."""
+    """What an act would change, before it is done."""
 
     sentence: str
     count: int | None = None  # None: it is about one thing
@@ -315,33 +313,33 @@ class Preview:
     sample: Table | None = None
     fixed: Given = field(
         default_factory=dict
-    )  # values of the act that it found: the act is confirmed with these
+    )  # values of the act that it found: the act is confirmed with them
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What an act did."""
+class ActResult:
+    """The result of an act."""
 
     sentence: str
     data: Any = None
     page: str = ""  # where it can be seen
     secret: str = ""  # shown once
-    undo: Offer | None = None  # what takes it back; offered for a few seconds
+    undo: Offer | None = None  # the act that undoes it; offered for a few seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     name: str  # as on the command line and in the audit: `schedule run`
     label: str
-    do: Callable[[Given], Procedure[Said]]
+    do: Callable[[Given], Procedure[ActResult]]
     fields: Sequence[Field]
     command: Callable[[Given], Sequence[str]]  # the same on the command line, without `holdfast`
     preview: Callable[[Given], Procedure[Preview]] | None = None
     role: Role = "operator"
-    at_once: bool = False  # it can be undone by its opposite, so that nobody is asked first
-    deletes: bool = False  # what it does cannot be undone
+    at_once: bool = False  # it can be undone by its opposite, so it needs no confirmation
+    deletes: bool = False  # it cannot be undone
     asks_why: bool = True  # it takes a reason, for the audit
-    needs_why: bool = False  # a page does not do it without one
+    needs_why: bool = False  # a page requires one
 
 
 WHY = "reason"  # the field of an act that is for the audit

@@ -1,4 +1,4 @@
-"""What `holdfast` exports, name by name. The package loads it when the first of them is asked for."""
+"""The names that `holdfast` exports. The package loads this module when one of them is first used."""
 
 from .app import Holdfast
 from .db.transaction import AsyncTransaction, Transaction

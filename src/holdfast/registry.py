@@ -1,4 +1,4 @@
-"""What users declare and do, put together out of the shapes: Registry, Verbs and Webhooks."""
+"""What users declare and do, assembled from the shapes: Registry, Verbs and Webhooks."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from .shapes.receiver.declare import Receiving
 from .shapes.relays.declare import Relaying
 from .shapes.schedules.declare import Scheduling
 from .shapes.schedules.verbs import HasSchedules
-from .shapes.webhooks.declare import Hooking
+from .shapes.webhooks.declare import WebhookDeclarations
 from .shapes.webhooks.spec import Spec
 from .shapes.webhooks.webhooks import Hooks
 from .shapes.workflows.declare import Workflows
@@ -31,7 +31,7 @@ class Webhooks(Hooks, Followed):
         return self
 
 
-class Registry(Scheduling, Relaying, Hooking[Webhooks], Subscribing, Receiving, Workflows):
+class Registry(Scheduling, Relaying, WebhookDeclarations[Webhooks], Subscribing, Receiving, Workflows):
     """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
 
     A registry that several apps include writes its jobs through the newest of them.
@@ -42,4 +42,4 @@ class Registry(Scheduling, Relaying, Hooking[Webhooks], Subscribing, Receiving, 
 
 
 class Verbs(HasSchedules, HasEvents, HasContracts):
-    """What an app can do beside its tasks, shape by shape."""
+    """The verbs of an app apart from its tasks, shape by shape."""

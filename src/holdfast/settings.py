@@ -30,8 +30,8 @@ class Settings:
     dead_after: float = 10.0  # a worker not heard of for so long is fenced
     sweep: float = 2.0
     poll: float = 1.0  # longest pause of an idle worker
-    ring: float = 1.0  # between two looks at who serves an ordered queue
-    takeover: float = 5.0  # a due key that its worker does not take for so long may be taken by any other
+    ring: float = 1.0  # between two checks of which workers serve an ordered queue
+    takeover: float = 5.0  # a due key that its worker does not take for this long may be taken by any other
     notify: bool = True  # idle workers listen, and producers wake them
     listen_url: str | None = (
         None  # where a worker listens, when not at database_url: a pooler may not pass it on
@@ -39,7 +39,7 @@ class Settings:
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
     drain: float = 25.0  # how long a stopping worker lets handlers finish
-    max_crashes: int = 3  # a job that killed its process so often is a dead letter
+    max_crashes: int = 3  # a job whose process died this often is a dead letter
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0
     statement_timeout: float = 10.0
@@ -48,12 +48,12 @@ class Settings:
     schedule_grace: float = 60.0  # a slot of a schedule that is later than this was missed
     health_port: int | None = None  # probes and metrics of a worker; 0: any free port
     health_host: str = "127.0.0.1"
-    live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
-    metrics_snapshot: float = 15.0  # least time between two looks at the database for the metrics
+    live_after: float = 60.0  # a claim loop without a turn for this long is not alive
+    metrics_snapshot: float = 15.0  # least time between two queries of the database for the metrics
     claim_bytes: int = 4 * 2**20  # of payloads in one claim, and that wait in a worker; one job always
     release: str | None = None  # of the application, where Holdfast(release=...) does not say it
     labels: str | None = None  # of a worker: "zone=a,team=mail"
-    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
+    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after this time
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -128,7 +128,7 @@ class Setting:
 
 
 _FILE = "holdfast.toml"
-# What else is read from the environment, beside a variable per setting.
+# What else is read from the environment, besides a variable per setting.
 OTHER_VARIABLES = (
     "HOLDFAST_ACTOR",
     "HOLDFAST_BENCH_DIR",
@@ -144,8 +144,8 @@ OTHER_VARIABLES = (
 
 
 def settings_file(env: Mapping[str, str] | None = None) -> Path:
-    """The file that HOLDFAST_CONFIG names; else holdfast.toml of this folder, or of the nearest one above it that has one
-    which nobody else can have put there. It need not exist."""
+    """The file that HOLDFAST_CONFIG names; else holdfast.toml of this folder, or of the nearest one above that has one
+    which no other user can have put there. It need not exist."""
     if named := (os.environ if env is None else env).get("HOLDFAST_CONFIG"):
         return Path(named)
     here = Path(_FILE)
@@ -182,7 +182,7 @@ def _exposed(path: Path, found: os.stat_result) -> str | None:
 
 
 def ignored_file(env: Mapping[str, str] | None = None) -> str | None:
-    """What is left out of the nearest holdfast.toml because another user may have put it there, and what to do; None:
+    """What is ignored in the nearest holdfast.toml because another user may have put it there, and what to do; None:
     nothing is. In the working folder that is the app, in a folder above the whole file."""
     if (os.environ if env is None else env).get("HOLDFAST_CONFIG"):
         return None
@@ -224,7 +224,7 @@ def describe_settings(
 def _given(
     env: Mapping[str, str] | None, toml: Path | None, arguments: Mapping[str, Any]
 ) -> dict[str, Setting]:
-    """The settings that are not left to their default, by name."""
+    """The settings that differ from their default, by name."""
     env = os.environ if env is None else env
     known = {f.name: f.type for f in fields(Settings)}
     found: dict[str, Setting] = {}
@@ -247,7 +247,7 @@ def _given(
 
 
 def _beside(file: Path, url: Any) -> Any:
-    """embedded:folder is below the folder of the file that says so, wherever a command is called."""
+    """embedded:folder is below the folder of its file, wherever a command is called."""
     folder = str(url).removeprefix("embedded:")
     away = file.is_absolute() and str(url).startswith("embedded:") and folder and not folder.startswith("/")
     return f"embedded://{file.parent / folder}" if away else url
@@ -264,7 +264,7 @@ def database_url(explicit: str | None, env: Mapping[str, str] | None = None) -> 
 
 
 def describe_database(env: Mapping[str, str] | None = None) -> Setting | None:
-    """The database that the environment and the file name, and which of them does; None: neither."""
+    """The database that the environment and the file name, and which of them names it; None: neither."""
     env = os.environ if env is None else env
     own = next(s for s in describe_settings(env) if s.name == "database_url")
     if own.value:
@@ -276,7 +276,7 @@ def describe_database(env: Mapping[str, str] | None = None) -> Setting | None:
 
 
 def default_actor() -> str:
-    """Who acts in this process, for a surface that knows nobody else: HOLDFAST_ACTOR, else the system's user and host."""
+    """The actor of this process, for a surface that knows no other: HOLDFAST_ACTOR, else the system's user and host."""
     if named := os.environ.get("HOLDFAST_ACTOR"):
         return storable(named, 200)
     try:
@@ -287,7 +287,7 @@ def default_actor() -> str:
 
 
 def unknown_variables(env: Mapping[str, str] | None = None) -> list[str]:
-    """The HOLDFAST_* variables that nobody reads: most likely typing mistakes."""
+    """HOLDFAST_* variables that are not known: most likely typing mistakes."""
     known = {*OTHER_VARIABLES, *known_variables()}
     return sorted(
         v for v in (os.environ if env is None else env) if v.startswith("HOLDFAST_") and v not in known

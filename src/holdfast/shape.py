@@ -1,8 +1,8 @@
-"""The seam between the engine and what is built on it: a shape says here what it adds, and reaches into nothing.
+"""The seam between the engine and the shapes built on it: a shape declares here what it adds, and imports no engine loop.
 
 A shape is one folder below holdfast.shapes. Its module `shape` makes one Shape, and `holdfast.shapes.SHAPES` lists them all.
-What its users declare and do is in the classes that `holdfast.registry` puts together (Registry, Verbs).
-A question for the pulse of sleeping workers belongs to the service that acts on the answer (`Service.question`). The text
+What its users declare and do is in the classes that `holdfast.registry` assembles (Registry, Verbs).
+A question for the pulse of sleeping workers belongs to the service that acts on the reply (`Service.question`). The text
 of its statements is in `queries.sql` in its folder, and its part of the schema in `schema.sql` beside it.
 """
 
@@ -46,7 +46,7 @@ class Counted(NamedTuple):
     name: str
     text: str
     labels: Sequence[str] = ()  # fields of the event
-    amount: str | None = None  # the field that says by how much; None: by one
+    amount: str | None = None  # the field with the increment; None: one
 
 
 class CountedEnds(NamedTuple):
@@ -55,24 +55,24 @@ class CountedEnds(NamedTuple):
     name: str
     text: str
     task: str  # the name of the label that has the task
-    outcomes: Mapping[str, str]  # outcome of jobs_settled -> what it is called here; others are not counted
+    outcomes: Mapping[str, str]  # outcome of jobs_settled -> its name here; others are not counted
     tasks: Callable[[TaskSet], Iterable[str]]  # whose jobs
 
 
 @dataclass(frozen=True)
 class Measures:
     """The Prometheus metrics of a shape. A scrape never queries the database: `look` is part of the snapshot that a worker
-    takes now and then, and must cost the same however many rows there are."""
+    takes every few seconds, and must cost the same however many rows there are."""
 
-    look: Callable[[float], Flow[Any]]  # is given after how many seconds a silent worker counts as gone
-    gauges: Callable[[Any], Iterable[Gauge]]  # of what `look` returned
+    look: Callable[[float], Flow[Any]]  # is given the seconds after which a silent worker counts as gone
+    gauges: Callable[[Any], Iterable[Gauge]]  # of the result of `look`
     counters: Mapping[str, Counted] = field(default_factory=dict)  # by the name of the event
     ends: CountedEnds | None = None
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kind of work adds to the engine. Parts that it does not need are left out."""
+    """What a kind of work adds to the engine. Unused parts are left out."""
 
     name: str
     services: Callable[[Database, TaskSet], Sequence[Service]] = _no_services  # that every worker runs
@@ -80,10 +80,10 @@ class Shape:
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # table -> what removes its expired rows
     recorders: Mapping[str, Recorder] = field(
         default_factory=dict
-    )  # table -> what writes the rows that its tasks recorded by job.record(table, ...); see runtime/record.py
-    checks: Sequence[Check] = ()  # that `holdfast doctor` makes
+    )  # table -> the function that writes rows its tasks recorded by job.record(table, ...); see runtime/record.py
+    checks: Sequence[Check] = ()  # of `holdfast doctor`
     measures: Measures | None = None  # for Prometheus
-    means: Means | None = None  # what `holdfast explain` says of a job that is its own
+    means: Means | None = None  # what `holdfast explain` says about its own jobs
     cli: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a group of commands -> the module and the Typer in it
@@ -91,7 +91,7 @@ class Shape:
 
 
 def by_table(shapes: "Iterable[Shape]", of: Callable[[Shape], Mapping[str, T]], what: str) -> dict[str, T]:
-    """The shapes' values by table, together. A table that two of them claim is refused: one of them would never be
+    """The shapes' values by table, in one mapping. A table that two shapes claim is refused: one of them would never be
     called."""
     owner: dict[str, str] = {}
     found: dict[str, T] = {}

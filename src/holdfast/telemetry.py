@@ -49,7 +49,7 @@ def emit(name: str, *, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def audible(level: int) -> bool:
-    """Whether anybody would hear an event of this level: then it is worth making."""
+    """Whether anybody listens to events of this level: otherwise it is not built."""
     return len(_subscribers) > 1 or _subscribers != [log_events] or log.isEnabledFor(level)
 
 
@@ -57,7 +57,7 @@ _held_back: list[Callable[[], bool]] = []
 
 
 def hold_back(when: Callable[[], bool]) -> None:
-    """What code logs where this is true does not come into the log of our own processes."""
+    """Log records emitted while this is true stay out of the log of Holdfast's own processes."""
     _held_back.append(when)
 
 
@@ -67,7 +67,7 @@ def held_back() -> bool:
 
 @contextlib.contextmanager
 def bound(**fields: Any) -> Iterator[None]:
-    """Fields of the job that runs here; log lines written inside carry them."""
+    """Fields of the running job; log lines written inside carry them."""
     token = job_context.set(MappingProxyType({**job_context.get(), **fields}))
     try:
         yield

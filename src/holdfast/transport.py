@@ -1,7 +1,7 @@
-"""What carries messages out of the database: one small protocol for every broker.
+"""Transports carry messages out of the database: one small protocol for every broker.
 
-A transport opens, publishes and closes. It does not reconnect, retry or buffer: its relay does all three, so that nothing is
-sent behind its back. A transport of your own is a class with these five members; docs/transports.md has the rules.
+A transport opens, publishes and closes. It does not reconnect, retry or buffer: its relay does all three, so that nothing
+is sent behind its back. A transport of your own is a class with these five members; docs/transports.md has the rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class OutMessage:
     headers: Mapping[str, str]
     body: bytes
     content_type: str = CONTENT_TYPE
-    era: int = 1  # of the log: it rises when positions are dealt again, after a restore
+    era: int = 1  # of the log: it rises when positions are assigned again, after a restore
     late: bool = False  # it waited aside: messages with higher positions may have been sent before it
 
 
@@ -46,7 +46,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Not known to be stored. `scope` is what waits; `unknown`: it may be stored, as after a timeout."""
+    """Not known to be stored. `scope` says which messages wait; `unknown`: it may be stored, as after a timeout."""
 
     reason: str
     after: float | None = None
@@ -83,7 +83,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the destination of a transport can be reached, and what is wrong where it cannot."""
+    """Whether the destination of a transport is reachable, and what is wrong if not."""
 
     ok: bool
     detail: str = ""
@@ -91,7 +91,7 @@ class Health:
 
 @runtime_checkable
 class Transport(Protocol):
-    """No reconnect, no retry, no buffer inside. After any doubt the relay closes it, and opens it afresh."""
+    """No reconnect, no retry, no buffer inside. After any doubt the relay closes it, and opens a new one."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -115,12 +115,12 @@ class InMessage:
 
     id: str  # the sender's: CloudEvents id, Nats-Msg-Id, message_id; else "<partition>:<offset>", never a digest
     body: bytes
-    receipt: object  # what ack() and release() take
+    receipt: object  # the argument of ack() and release()
     headers: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     source: str = ""  # where exactly it was: a subject, a topic
     redelivered: bool = False
-    deliveries: int = 1  # how often it was given out, with this time; 1 where the broker does not count
+    deliveries: int = 1  # how often it was delivered, this time included; 1 where the broker does not count
 
 
 @runtime_checkable
@@ -147,7 +147,7 @@ class Source(Protocol):
 
 
 def split_options(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without its query, and what the query says."""
+    """A URL without its query, and the query's options."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(query="", fragment="")), dict(parse_qsl(parts.query))
 

@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 from holdfast.errors import DatabaseUnavailable
-from holdfast.shapes.workflows import troubles
+from holdfast.shapes.workflows import health
 from holdfast.testing import Kit
 
 # I4: an open run has one job, and one that ended has none.
@@ -43,8 +43,8 @@ class Invariants:
         assert sql(OWNERS) == [], "I2"
         assert sql(TAKEN) == [], "I7"
         with contextlib.suppress(DatabaseUnavailable):  # cut off with the worker: the next look asks again
-            assert run(troubles.stuck) == [], "I5, I6"
-            assert run(troubles.orphans) == [], "I8"
+            assert run(health.stuck) == [], "I5, I6"
+            assert run(health.orphans) == [], "I8"
         for row in sql(DECIDED):
             place = (row["run_id"], row["era"], row["key"])
             found = (row["n"], row["generation"], row["kind"], row["outcome"], row["result"], row["error"])

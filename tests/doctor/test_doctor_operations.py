@@ -18,7 +18,7 @@ def test_an_operation_that_nobody_carries_on(case: Case) -> None:
     case.sql("UPDATE holdfast.operations SET created_at = created_at - interval '10 minutes'")
     finding = case.cure("stuck_operation")
     assert finding["level"] == "warning"
-    assert finding["what"] == "1 operation that no worker carries on"
+    assert finding["what"] == "1 operation that no worker runs"
     assert finding["details"] == [f"jobs cancel {begun.id} of ann: nobody takes it up"]
     assert finding["otherwise"] == [f"holdfast operations stop {begun.id}"]
 

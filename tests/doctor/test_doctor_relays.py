@@ -90,7 +90,7 @@ def test_blocked_subscription(case: Case, app: Holdfast, monkeypatch: pytest.Mon
     monkeypatch.setattr(case, "run", run_when_it_is_back)
     finding = case.cure("blocked_subscription")
     assert finding["level"] == "error"
-    assert finding["what"] == "2 subscriptions that cannot go on for now: events wait in the log"
+    assert finding["what"] == "2 subscriptions that cannot continue for now: events wait in the log"
     assert finding["fix"] == ["holdfast relays check loose", "holdfast relays check out"]
     assert finding["details"][1] == (
         "out (relay), 2 events behind, 1 h: the destination is unreachable: nobody is at home"
@@ -153,7 +153,7 @@ def test_failing_keys(case: Case) -> None:
     finding = case.found("failing_keys")
     assert finding is not None
     assert finding["level"] == "warning"
-    assert finding["what"] == "1 event set aside with keys that fail, and tried again in vain for long"
+    assert finding["what"] == "1 event set aside with failing keys, and retried without success for long"
     assert finding["fix"] == ["holdfast relays check out"]
     assert finding["details"] == ["out (relay), 1 event of 1 key, the oldest 1 h ago: it is busy"]
     case.sql("DELETE FROM holdfast.event_failures")

@@ -171,7 +171,7 @@ def test_schema_extra(case: Case) -> None:
         "column holdfast.archive.cost: NOT NULL and without a default, so no row can be written",
         "constraint holdfast.inbox.once_only: UNIQUE (task)",
         "constraint holdfast.work.Only mine: CHECK ((task = 'mine'::text))",
-        "function holdfast.enqueue(text): another function by the name of ours, which a call may mean",
+        "function holdfast.enqueue(text): another function of the same name, which a call may reach",
         "table holdfast.inbox: row level security is forced",
     ]
     (drop,) = finding["otherwise"]

@@ -197,7 +197,7 @@ async def test_a_proxy_resolves_and_vets() -> None:
             assert proxy.heads[0].startswith(f"CONNECT {NAME}:{target.port} ".encode())
             outcome = await post(client, f"https://refused.good.example:{target.port}/")
             assert isinstance(outcome, SendFailed)
-            assert (outcome.kind, outcome.detail) == ("refused_address", "the proxy said 407")
+            assert (outcome.kind, outcome.detail) == ("refused_address", "the proxy replied 407")
             literal = await post(client, f"https://{INSIDE}:{target.port}/")
             assert isinstance(literal, SendFailed)
             assert literal.kind == "refused_address"

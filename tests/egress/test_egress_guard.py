@@ -201,15 +201,15 @@ def test_names_of_an_inner_network_are_for_those_who_allow_one() -> None:
         ),
         (
             {"proxy": "socks5://p:1"},
-            "proxy must be an address like http://proxy.example:4750, and no more than that",
+            "proxy must be an address such as http://proxy.example:4750, without a path or query",
         ),
         (
             {"proxy": "http://p:1/x"},
-            "proxy must be an address like http://proxy.example:4750, and no more than that",
+            "proxy must be an address such as http://proxy.example:4750, without a path or query",
         ),
         (
             {"proxy": "http://p:x"},
-            "proxy must be an address like http://proxy.example:4750, and no more than that",
+            "proxy must be an address such as http://proxy.example:4750, without a path or query",
         ),
     ],
 )

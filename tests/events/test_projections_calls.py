@@ -318,7 +318,8 @@ def test_a_wrong_transaction_of_the_user_stops_at_once(
 
 # What it may not do -----------------------------------------------------------------------------------------------------
 
-ENDED = "ended the transaction that it was called in, so its position was not moved. What it wrote may be there: check it."
+ENDED = "ended the transaction that it was called in, so its position was not moved. "
+ENDED += "Its writes may be committed: check them."
 
 
 @pytest.mark.parametrize("way", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "COMMIT; BEGIN"])
@@ -353,7 +354,7 @@ def test_a_session_that_the_function_commits_stops_the_projection(app: Holdfast,
     assert called == [1]
     assert standing(kit)["status"] == "paused"
     assert standing(kit)["problem"].startswith(
-        "ending left its transaction unusable, so its position was not moved. What it wrote may be there: check it"
+        "ending left its transaction unusable, so its position was not moved. Its writes may be there: check it"
     )
 
 

@@ -268,7 +268,7 @@ def test_why_writes_cannot_be_read_is_said(app: Holdfast, kit: Kit) -> None:
     with pytest.raises(SubscriptionStopped) as paused:
         slow.projection.read_your_writes(published, timeout=1000)
     assert str(paused.value).startswith("totals is paused at position 0, before position 1 by ")
-    assert str(paused.value).endswith(". Resume it to let it go on")
+    assert str(paused.value).endswith(". Resume it to continue")
     assert slow.projection.read_your_writes(0) == 0
     with pytest.raises(
         ConfigurationError, match="takes what publish\\(\\) returned, a list of that, or a position"

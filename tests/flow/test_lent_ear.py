@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from tests.conftest import await_until
 
-from holdfast.db.ear import Ear
-from holdfast.db.ending import OwnAsyncConnection
 from holdfast.db.pools import Pools
+from holdfast.db.readiness import Readiness
+from holdfast.db.transaction_end import OwnAsyncConnection
 from holdfast.store.jobs import queue_names
 from holdfast.testing import Kit
 
@@ -119,13 +119,13 @@ async def test_what_nobody_reads_does_not_keep_the_event_loop_busy(
 ) -> None:
     """The server may end the session, or notify, while the handler waits for something else."""
     heard: list[int] = []
-    plain = Ear._heard
+    plain = Readiness._heard
 
-    def counted(self: Ear, what: int) -> None:
+    def counted(self: Readiness, what: int) -> None:
         heard.append(what)
         plain(self, what)
 
-    monkeypatch.setattr(Ear, "_heard", counted)
+    monkeypatch.setattr(Readiness, "_heard", counted)
     async with pools.aconnection(lent=True) as conn:
         await conn.execute("LISTEN here")
         await conn.commit()

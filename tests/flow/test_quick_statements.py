@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast, Task, UnknownQueue
 from holdfast.db import executors
-from holdfast.db.quick import prepared
+from holdfast.db.prepared import prepared
 from holdfast.model.job import NewRow
 from holdfast.store.jobs import enqueue
 from holdfast.testing import Kit

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import waiting
 
-from holdfast.db import ear
+from holdfast.db import readiness
 from holdfast.db.faults import ConnectionLost
 from holdfast.db.session import Session
 from holdfast.store.statement import Statement
@@ -46,7 +46,7 @@ class Heard:
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     found = Heard()
 
-    class Noted(ear.Ear):
+    class Noted(readiness.Readiness):
         def __init__(self, socket: int) -> None:
             super().__init__(socket)
             found.sockets.add(socket)
@@ -56,7 +56,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
             found.on_wait()
             return await super().until(wanted)
 
-    monkeypatch.setattr(ear, "Ear", Noted)
+    monkeypatch.setattr(readiness, "Readiness", Noted)
     return found
 
 

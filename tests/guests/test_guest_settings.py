@@ -316,7 +316,7 @@ def test_no_job_goes_past_a_transaction_that_is_over(kit: Kit, send: Send, engin
             conn.commit()
         with pytest.raises(sqlalchemy.exc.PendingRollbackError) as caught:
             task.using(conn=conn).enqueue(1)
-        assert "roll it back before you go on" in str(caught.value)
+        assert "roll it back before you continue" in str(caught.value)
         conn.rollback()
         task.using(conn=conn).enqueue(2)
         conn.commit()

@@ -98,7 +98,7 @@ def test_the_second_migrator_waits_for_the_first(
 
     def on_step(step: str) -> None:
         steps.append(step)
-        if "another migrator is at work" in step:
+        if "another migrator is running" in step:
             held_migrator()
 
     assert migrate.up(database.dsn, on_step=on_step, migrations=known()) == []
@@ -124,7 +124,7 @@ def test_the_second_migrator_gives_up_and_names_the_first(
     text = str(caught.value)
     before, _, query = re.sub(r" for \d+ s\): ", " for 0 s): ", text, count=1).partition(" for 0 s): ")
     assert before == (
-        "migration 0001_initial gave up after 0 s: another migrator is at work: "
+        "migration 0001_initial gave up after 0 s: another migrator is running: "
         f"pid {pid} (role '{user}', holdfast migrate, idle in transaction"
     )
     assert query.endswith(". Wait for it, then run again: holdfast migrate up")

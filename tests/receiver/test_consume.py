@@ -321,3 +321,10 @@ def test_what_is_no_source_is_refused(app: Holdfast) -> None:
         app.consume("a", broker, Order)
     with pytest.raises(TaskDefinitionError, match="poison must be one of dead_letter, stop"):
         app.consume("a", Listed(), Order, poison="drop")  # type: ignore[arg-type]
+
+
+def test_dead_is_short_for_dead_letter_here_too(app: Holdfast) -> None:
+    @app.consume("a", Listed(), Order, poison="dead")
+    def take(message: ReceivedMessage[Order]) -> None: ...
+
+    assert take.source == "a"

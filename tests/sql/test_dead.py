@@ -314,4 +314,4 @@ def test_an_operation_over_a_group_of_another_release_is_begun_anew(conn: Conn, 
     ann.run(carry_on("w", uuid4(), begun.id))
     found = ann.find_operation(begun.id)
     assert (found.state, found.done) == ("waiting", 0)
-    assert "named its group otherwise: begin it anew" in (found.fault or "")
+    assert "named its group otherwise: begin it again" in (found.fault or "")

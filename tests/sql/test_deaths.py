@@ -169,7 +169,7 @@ def test_a_worker_that_turns_up_takes_back_what_its_silence_counted(
     assert texts == [
         (
             "WorkerFrozen",
-            "the worker that had this job stood still or was cut off, and came back: this counts no death",
+            "the worker that had this job was stopped or cut off, and came back: this counts no death",
         )
     ]
     conn.execute("UPDATE holdfast.work SET crashes = 1")

@@ -258,7 +258,7 @@ def test_a_blocked_key_is_retried_in_place(conn: Conn, database: Database, worke
     assert runnable(conn, worker, "k") == []
     assert refused(lambda: Operator(database, "ann").release_keys(QUEUE, ["k"])) == (
         f"key 'k' of queue 'orders' is blocked by job {ids[0]}: choose what happens to the blocking job: "
-        "--retry runs it again in its place, --skip makes it a dead letter and lets its key go on"
+        "--retry runs it again in its place, --skip makes it a dead letter and releases its key"
     )
     done = Operator(database, "ann").release_keys(QUEUE, ["k"], "retry")
     assert (done.count, done.results) == (1, {"retried": 1})
@@ -487,7 +487,7 @@ def test_a_blocked_job_can_be_mended_before_it_is_retried(
 def test_redrive_names_the_way_for_a_blocked_job(database: Database, blocked: UUID) -> None:
     assert refused(lambda: Operator(database, "ann").act_on(redrive_verb(), [blocked])) == (
         f"nothing was redriven: job {blocked} is blocked: a dead letter that its key waits for. Run it again in its place: "
-        f"holdfast jobs retry {blocked}, or let its key go on without it: holdfast keys release --skip"
+        f"holdfast jobs retry {blocked}, or release its key without it: holdfast keys release --skip"
     )
 
 

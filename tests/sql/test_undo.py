@@ -194,7 +194,7 @@ def test_a_cancel_of_what_did_not_wait(conn: Conn, ann: Operator, worker: str) -
     (late,) = enqueue(conn)
     old = cancelled(ann, late)
     conn.execute("UPDATE holdfast.audit SET before = NULL")
-    assert "does not say how its jobs stood" in refused(ann, old)
+    assert "does not have the states of its jobs" in refused(ann, old)
     assert status(conn, late) == "cancelled"
 
 

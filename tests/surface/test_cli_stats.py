@@ -10,11 +10,12 @@ from tests.surface.running import Cli
 from typer.testing import CliRunner, Result
 
 from holdfast.cli import app as cli
-from holdfast.cli.render import seconds, size
+from holdfast.cli.render import seconds
 from holdfast.db.executors import drive
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.operate.operator import Operator
 from holdfast.operate.stats import _stats
+from holdfast.operate.wording import size
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]

@@ -21,11 +21,11 @@ def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query()
     for file in (
         *(SOURCE / "store").glob("*.py"),
         *shapes.glob("*/store.py"),
-        *shapes.glob("*/asked.py"),
+        *shapes.glob("*/store_acts.py"),
         *shapes.glob("*/ends.py"),
         *shapes.glob("*/runs.py"),
         *shapes.glob("*/timeline.py"),
-        *shapes.glob("*/troubles.py"),
+        *shapes.glob("*/health.py"),
         *shapes.glob("*/working.py"),
         *shapes.glob("*/store/*.py"),
     ):

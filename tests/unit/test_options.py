@@ -334,7 +334,7 @@ def test_task_settings() -> None:
         (
             {"affinity": "key", "aging": 5},
             (
-                "affinity='key' does not go with aging: who has waited longest is a question to the whole queue, "
+                "affinity='key' does not go with aging: which job has waited longest is a question to the whole queue, "
                 "and each worker takes from its own keys. Leave one of them out"
             ),
         ),

@@ -36,11 +36,23 @@ def test_plain_english_is_left_alone(text: str) -> None:
     assert list(prose.phrases("a.md", text)) == []
 
 
-def test_a_page_for_users_has_more_phrases() -> None:
+def test_source_and_pages_for_users_have_more_phrases() -> None:
     text = "its looks make no server; then it goes on anew while the server is away"
-    assert len(list(prose.phrases("docs/a.md", text))) == 4
-    for where in ("docs/adr/001-a.md", "docs/claims.md", "src/holdfast/a.py"):
+    for where in ("docs/a.md", "src/holdfast/a.py"):
+        assert len(list(prose.phrases(where, text))) == 4
+    for where in ("docs/adr/001-a.md", "docs/claims.md", "docs/performance.md"):
         assert list(prose.phrases(where, text)) == []
+
+
+def test_names_in_code_are_no_prose() -> None:
+    assert list(prose.phrases("src/holdfast/a.py", "if buried := [job]: pass")) == []
+    assert len(list(prose.phrases("docs/a.md", "a buried job"))) == 1
+
+
+def test_the_body_of_a_sql_function_changes_in_a_migration_only() -> None:
+    body = "-- it goes on\nCREATE FUNCTION f() AS $$\n-- it goes on\n$$;\n-- it goes on\n"
+    found = list(prose.phrases("src/holdfast/sql/schema.sql", body))
+    assert [line.split(":")[1] for line in found] == ["1", "5"]
 
 
 def test_a_long_line_of_prose_is_found_and_wrapped() -> None:

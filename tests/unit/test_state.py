@@ -222,7 +222,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/retries.py": {"held"},  # of runs and steps
     "shapes/workflows/runs.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/timeline.py": {"cancelled"},  # of runs and steps
-    "shapes/workflows/troubles.py": {"lost"},  # of runs and steps
+    "shapes/workflows/health.py": {"lost"},  # of runs and steps
 }  # fmt: skip
 
 

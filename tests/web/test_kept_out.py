@@ -9,7 +9,7 @@ from tests.web.conftest import Shop
 from tests.web.surfing import Surfer, fields, made_for
 
 from holdfast import Holdfast
-from holdfast.pages import Offer, Said
+from holdfast.pages import ActResult, Offer
 from holdfast.testing import Kit
 from holdfast.web.acting import _packed
 
@@ -101,5 +101,5 @@ async def test_what_was_typed_is_there_after_a_refusal(mara: Surfer, kit: Kit, s
 
 def test_a_long_sentence_of_any_letters_fits_the_cookie(app: Holdfast) -> None:
     """A browser drops a cookie of more than 4 KiB, and with it what was done and its undo."""
-    said = Said("受" * 600, undo=Offer("undo", {"entry": "17"}, "Undo"))
+    said = ActResult("受" * 600, undo=Offer("undo", {"entry": "17"}, "Undo"))
     assert len(_packed(made_for(app).site, said)) < 4000

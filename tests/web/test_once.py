@@ -79,7 +79,7 @@ async def test_a_request_that_was_cut_off_is_not_done_again(
         patched.setattr("holdfast.web.acting.do", dies)
         assert (await _post(mara, "jobs-copy", body)).status_code == 500
     answer = await _post(mara, "jobs-copy", body)
-    assert (answer.status_code, "The audit says what was done" in answer.text) == (409, True)
+    assert (answer.status_code, "The audit shows what was done" in answer.text) == (409, True)
     assert _copies(kit) == 0
     kit.sql("UPDATE holdfast.web_requests SET at = at - interval '25 hours' RETURNING 1")
     assert (await _post(mara, "jobs-copy", body)).status_code == 200  # a day later the key is new
@@ -101,7 +101,7 @@ async def test_a_look_takes_no_key_and_a_key_that_is_none_is_refused(
     assert kit.sql("SELECT FROM holdfast.web_requests") == []
     for key in ("", "x" * 201):
         answer = await _post(mara, "jobs-copy", body, key)
-        assert (answer.status_code, "Idempotency-Key is said once" in answer.text) == (400, True)
+        assert (answer.status_code, "Idempotency-Key must be given once" in answer.text) == (400, True)
     twice = [("authorization", "Bearer x"), ("idempotency-key", "a"), ("idempotency-key", "b")]
     answer = await mara.client.post("/api/v1/acts/jobs-copy", json=body, headers=twice)
     assert answer.status_code == 400

@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.errors import DatabaseError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Given, Pages, Preview, Said
+from holdfast.pages import Act, ActResult, Given, Pages, Preview
 from holdfast.shape import Shape
 from holdfast.testing import Kit
 from holdfast.web import BearerTokens, Identity, hashed, holdfast_web
@@ -241,9 +241,9 @@ async def test_a_link_onwards_stays_on_this_site(kit: Kit, monkeypatch: pytest.M
     assert 'href="/evil.example">Go on' in answer.text
 
 
-def _tell(_: Given) -> Procedure[Said]:
+def _tell(_: Given) -> Procedure[ActResult]:
     yield from ()
-    return Said("It is told.", secret="whsec_1")
+    return ActResult("It is told.", secret="whsec_1")
 
 
 SECRETS = Pages((), (Act("queue tell", "Tell", _tell, (), lambda _: ("queue", "tell"), at_once=True),))

@@ -10,7 +10,7 @@ from tests.webhooks.support import OK, STEADY, Site, hooks_of, reply
 from tests.webhooks.test_portal import WIDE, Client, authorize, said, work
 
 from holdfast import ConfigurationError, Holdfast, PortalLimits, Rate, Webhooks
-from holdfast.shapes.webhooks.registry import Wants
+from holdfast.shapes.webhooks.registry import EventFilter
 from holdfast.testing import Kit
 
 
@@ -26,10 +26,10 @@ async def hooks(app: Holdfast, akit: Kit, site: Site) -> Webhooks:
 def test_a_filter_of_many_stars_costs_no_more_than_its_length() -> None:
     """By backtracking this would take longer than the universe lasts."""
     for pattern in ("*" * 100, "*a" * 40, "*" + "a*" * 40, "a*" * 60 + "*"):
-        wants = Wants([pattern + "b", "order.paid"])
+        wants = EventFilter([pattern + "b", "order.paid"])
         assert not wants("a" * 100)
         assert wants("order.paid")
-        assert Wants([pattern])("a" * 150)
+        assert EventFilter([pattern])("a" * 150)
 
 
 def test_stars_stand_for_anything() -> None:
@@ -42,7 +42,7 @@ def test_stars_stand_for_anything() -> None:
         ("*a*", ["a", "bab"], ["b"]),
         ("a.b", ["a.b"], ["axb", "a.b\n"]),
     ):
-        wants = Wants([pattern])
+        wants = EventFilter([pattern])
         assert [one for one in yes if not wants(one)] == []
         assert [one for one in no if wants(one)] == []
 

@@ -18,7 +18,7 @@ from holdfast.shapes.workflows import working as at_work
 from holdfast.shapes.workflows.ends import prune
 from holdfast.shapes.workflows.timeline import timeline
 from holdfast.shapes.workflows.verbs import WorkflowVerbs
-from holdfast.shapes.workflows.working import Said, Told
+from holdfast.shapes.workflows.working import ReportedProgress, StepProgress
 from holdfast.testing import Kit
 
 SAID = "SELECT run_id FROM holdfast.workflow_at_work"
@@ -95,7 +95,7 @@ def test_what_was_said_counts_for_that_claim_and_era_alone(kit: Kit) -> None:
     def say(generation: int, *keys: str, era: int = 0) -> None:
         rows = [{"key": key, "kind": "step", "began": 1e9, "attempts": 2, "ordinal": 0} for key in keys]
         text = json.dumps(rows) if rows else None
-        runs.run(at_work.say([Said(str(run), generation, era, text)]))
+        runs.run(at_work.say([StepProgress(str(run), generation, era, text)]))
 
     def seen() -> list[tuple[str, str, int, str | None]]:
         return [(e.key, e.outcome, e.attempts, e.error) for e in runs.run(timeline(run))]
@@ -125,9 +125,9 @@ def test_what_was_said_counts_for_that_claim_and_era_alone(kit: Kit) -> None:
 
 
 def test_a_worker_says_what_is_new_alone() -> None:
-    told = Told()
-    one, two = (Said(str(UUID(int=n)), 1, 0, "[]") for n in (1, 2))
-    quick = Said(str(UUID(int=3)), 1, 0, None)
+    told = ReportedProgress()
+    one, two = (StepProgress(str(UUID(int=n)), 1, 0, "[]") for n in (1, 2))
+    quick = StepProgress(str(UUID(int=3)), 1, 0, None)
     assert told.news([one, two, quick]) == [one, two]
     assert told.news([one]) == [one], "it was not written"
     told.keep([one, two])
@@ -142,7 +142,7 @@ def test_a_step_at_work_is_nothing_to_fork_from(kit: Kit) -> None:
     grant = runs.started(key="f1")
     runs.record(grant, step("charge"))
     steps = json.dumps([{"key": "label", "kind": "step", "began": 1e9, "attempts": 1, "ordinal": 1}])
-    runs.run(at_work.say([Said(str(grant.id), grant.generation, 0, steps)]))
+    runs.run(at_work.say([StepProgress(str(grant.id), grant.generation, 0, steps)]))
     runs.conn.close()
     with pytest.raises(Refused, match="has not recorded 'label'"):
         WorkflowVerbs(kit.database, "tester").fork("f1", "label")
@@ -157,7 +157,7 @@ def test_a_fork_counts_a_step_that_is_at_work_again_as_it_was_recorded(kit: Kit)
     runs.record(grant, step("b", None, outcome="retrying", error=failed))
     runs.record(grant, step("c"))
     steps = json.dumps([{"key": "b", "kind": "step", "began": 1e9, "attempts": 2, "ordinal": 1}])
-    runs.run(at_work.say([Said(str(grant.id), grant.generation, 0, steps)]))
+    runs.run(at_work.say([StepProgress(str(grant.id), grant.generation, 0, steps)]))
     assert [(e.n, e.key) for e in runs.run(timeline(grant.id))] == [(0, "a"), (1, "b"), (2, "c")]
     runs.conn.close()
     forked = WorkflowVerbs(kit.database, "tester").fork("f2", "2")

@@ -153,7 +153,7 @@ def test_a_signal_with_which_code_has_gone_on_is_not_dropped(desk: Desk) -> None
         [run.run_id],
     )
     assert desk.refused("workflow", "retry", "order:1", "--drop-signal", "--yes") == (
-        "run 'order:1' of approval went on with that signal: ship came after it. Let the code take what was sent, or fork "
+        "run 'order:1' of approval continued with that signal: ship came after it. Let the code take what was sent, or fork "
         "the run from that call"
     )
 

@@ -625,7 +625,7 @@ async def test_a_history_that_is_too_long_fails_the_run_with_advice() -> None:
     ended = await run(flow, rules=Rules(max_history=3))
     assert isinstance(ended, DeadLettered)
     assert ended.error.summary == (
-        "HistoryTooLong: the history has 3 records, which is the limit. Use wf.continue_as_new() now and then, "
+        "HistoryTooLong: the history has 3 records, which is the limit. Use wf.continue_as_new() regularly, "
         "or declare the workflow with a larger max_history"
     )
     assert ran == ["a"] * 3

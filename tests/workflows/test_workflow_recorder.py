@@ -15,7 +15,7 @@ from holdfast.shapes.workflows.journal import RecordRefused
 from holdfast.shapes.workflows.lanes import MOST_ROWS, Asked, Lane
 from holdfast.shapes.workflows.recorder import Recorder
 from holdfast.shapes.workflows.store import Seen
-from holdfast.shapes.workflows.working import Said
+from holdfast.shapes.workflows.working import StepProgress
 from holdfast.testing import Kit
 
 
@@ -42,8 +42,8 @@ class Watching:
 
     def heard(self, seen: Seen) -> None: ...
 
-    def at_work(self, before: float) -> Said:
-        return Said(str(UUID(int=0)), 0, 0, None)
+    def at_work(self, before: float) -> StepProgress:
+        return StepProgress(str(UUID(int=0)), 0, 0, None)
 
 
 async def test_one_statement_writes_what_all_runs_have_ready(runs: Runs, recorder: Recorder) -> None:

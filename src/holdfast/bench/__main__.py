@@ -30,7 +30,7 @@ USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
 
 
 class MeasureFailed(HoldfastError):
-    """A scenario could not be measured. What was is kept."""
+    """A scenario could not be measured. Earlier results are kept."""
 
 
 class NotQuiet(HoldfastError):
@@ -250,7 +250,7 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def main(words: Sequence[str], program: str = "holdfast bench") -> int:
-    signal.signal(signal.SIGTERM, interrupt)  # databases and servers of ours go away also then
+    signal.signal(signal.SIGTERM, interrupt)  # databases and servers of the run are removed then too
     try:
         run(words, program)
     except HoldfastError as error:

@@ -1,4 +1,4 @@
-"""What a scenario is given: the server, the sizes, and where its results go."""
+"""The context of a scenario: the server, the sizes, and where its results go."""
 
 import contextlib
 import functools
@@ -97,7 +97,7 @@ class Bench:
 
 
 def dress(url: str) -> None:
-    """What the measurements need beside our schema: the queues that worker_app declares, and a table of business rows."""
+    """Objects that the measurements need besides the schema: worker_app's queues, and a table of business rows."""
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute(ORDERS)
     database = Database(url, Settings())

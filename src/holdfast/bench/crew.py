@@ -61,7 +61,7 @@ class Process:
         try:
             line = self._lines.get(timeout=patience)
         except queue.Empty:
-            raise TimeoutError(f"a worker process said nothing for {patience:g} s") from None
+            raise TimeoutError(f"a worker process sent nothing for {patience:g} s") from None
         if line is None:
             raise ChildProcessError(f"a worker process ended by itself, exit code {self._process.wait(10)}")
         found: dict[str, Any] = json.loads(line)

@@ -42,7 +42,7 @@ class Load:
 
 @contextlib.contextmanager
 def held(url: str, load: Load) -> Iterator[Callable[[], str]]:
-    """Write a load and keep it uncommitted. What this gives commits it, wakes whoever sleeps, and returns the id of its last
+    """Write a load and keep it uncommitted. The returned function commits it, wakes sleepers, and returns the id of its
     job."""
     with psycopg.connect(url) as conn:
         load.write(conn)
@@ -84,7 +84,7 @@ class Watcher:
         return time.monotonic()
 
     def empty(self, queue: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
-        """Wait until every job has left it: one by one, since a look for any passes all those that were finished."""
+        """Wait until every job has left it: singly, since a search for any job passes all finished ones."""
         while rows := self._conn.execute(
             "SELECT id FROM holdfast.work WHERE queue = %s LIMIT 1", [queue]
         ).fetchall():

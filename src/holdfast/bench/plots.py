@@ -15,7 +15,7 @@ _TIMES = {"": 1.0, "k": 1e3, "M": 1e6}
 
 
 def sizes(report: Report, scenario: str) -> dict[str, float]:
-    """What the scenario was run with."""
+    """The parameters of the scenario."""
     found: dict[str, float] = report.meta.get("runs", {}).get(scenario, {}).get("sizes", {})
     return found
 

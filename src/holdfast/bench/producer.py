@@ -1,7 +1,7 @@
 """A producer process at a fixed rate: `python -m holdfast.bench.producer`.
 
-Every job is due at its own moment whatever became of those before it, so a slow one does not hide the wait of the next.
-What it carries is the time just before its enqueue was called.
+Every job is due at its own moment whatever happened to those before it, so a slow one does not hide the wait of the next.
+Its payload is the time just before its enqueue was called.
 """
 
 import argparse
@@ -21,7 +21,7 @@ async def produce(rate: float, seconds: float) -> None:
         began, sending, room = time.perf_counter(), [], asyncio.Semaphore(app.settings.pool_size)
 
         async def send(sent: float) -> None:
-            async with room:  # one that waits for a connection has begun all the same
+            async with room:  # one that waits for a connection has begun anyway
                 await timed.aenqueue(sent)
 
         count = max(1, round(rate * seconds))

@@ -76,7 +76,7 @@ class Report:
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
 
     def replace(self, others: "Report") -> "Report":
-        """What was measured here, and of `others` the scenarios that were not. meta.runs says when and how each was."""
+        """The results of this run, and from `others` those of missing scenarios. meta.runs says when and how."""
         mine = set(self.scenarios)
         kept = [r for r in others.results if r.scenario not in mine]
         runs = {k: v for k, v in others.meta.get("runs", {}).items() if k not in mine}

@@ -1,9 +1,9 @@
 """What more processes and cores would give: a model from what one process was seen to take.
 
 A job takes time of a worker's processor and of the server's, and some WAL. Worker processes share nothing but
-the server, and each claims and settles on connections of its own, which are processes of the server too. So the first
-ceiling of a few processes is their one thread of Python each, and that of many is the cores. Of a large machine it is what
-writes the WAL: that is one stream, whatever the number of cores.
+the server, and each claims and settles on separate connections, which are processes of the server too. So the first
+ceiling of a few processes is their one thread of Python each, and that of many is the cores. On a large machine it is the
+writer of the WAL: that is one stream, whatever the number of cores.
 
 Checked where it was measured: with one process and with two on this machine. Beyond that it is arithmetic.
 """

@@ -23,7 +23,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies, 0 to 1."""
+        """The place of a value on the axis, 0 to 1."""
         if self.log:
             return math.log(value / self.least) / math.log(self.most / self.least)
         return (value - self.least) / (self.most - self.least)

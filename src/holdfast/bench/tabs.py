@@ -51,11 +51,11 @@ class Tabs:
 
     @property
     def looks(self) -> int:
-        """How many messages the first of them got: its clock changes with every look."""
+        """The number of messages in the first of them: its clock changes with every query."""
         return self._frames[0]
 
     def wait(self) -> None:
-        """Until each has got what there is, and what changed since."""
+        """Until each has received everything so far, and the changes since."""
         deadline = time.monotonic() + PATIENCE
         while min(self._frames.values()) < 2:
             if time.monotonic() > deadline:

@@ -142,7 +142,7 @@ def against_peers(names: tuple[str, ...] | None) -> Callable[[Report], float | N
 
 
 def latency_against_peers(share: str) -> Callable[[Report], float | None]:
-    """Ours by the best of theirs."""
+    """Holdfast's result by the best of the peers'."""
 
     def measure(report: Report) -> float | None:
         best_peer = min(peer_results(report, "ms", share).values(), default=None)
@@ -152,7 +152,7 @@ def latency_against_peers(share: str) -> Callable[[Report], float | None]:
 
 
 def workflows_against_peers(in_flight: int, unit: str) -> Callable[[Report], float | None]:
-    """Of runs in flight, ours by the best of theirs: the highest rate, or the shortest time."""
+    """Of runs in flight, Holdfast's by the best of the peers': the highest rate, or the shortest time."""
     ending = f" in-flight-{in_flight}" + (" p50" if unit == "ms" else "")
     best_of = min if unit == "ms" else max
 

@@ -131,7 +131,7 @@ def addresses(site: Site, url: str) -> dict[str, str]:
 
 
 async def visits(url: str, times: int = 3, *, app: Holdfast | None = None) -> list[Visit]:
-    """The quickest of `times` visits of each, each with nothing remembered but what the doctor said."""
+    """The quickest of `times` visits of each, each with empty caches, except for the doctor's results."""
     app = app or Holdfast(url)
     made = dashboard(app, lambda _: Identity("bench", "admin"))
     try:

@@ -122,7 +122,7 @@ def rate(pool: Any, url: str, scenario: str, notify: bool, seconds: float) -> fl
 
 
 def producers(url: str, scenarios: list[str], rounds: int, seconds: float) -> None:
-    """The ratio is the median of neighbouring rounds': what else the machine does changes slower than that."""
+    """The ratio is the median over neighbouring rounds: the machine's other load changes slower than that."""
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         pool.starmap(produce, [(url, 0.5)] * PROCESSES)
         for scenario in scenarios:

@@ -1,4 +1,4 @@
-"""What `web` serves: `uvicorn holdfast.bench.web_app:asgi`. Whoever asks says who it is."""
+"""The app of scenario `web`: `uvicorn holdfast.bench.web_app:asgi`. The request names its user."""
 
 from starlette.requests import Request
 

@@ -12,7 +12,7 @@ render     tables, ages and JSON
 report     everything about one job
 serving    a worker in this process, from its start to a clean exit
 supervising  worker processes below this one
-refusals   what is said of a refusal: the way out, as a command
+refusals   the texts of refusals: the way out, as a command
 """
 
 import functools
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
 
 def runs(words: Sequence[str]) -> typer.Typer:
-    """What runs these words: the one command that the first of them names, else all."""
+    """The command to run: the one that the first word names, else the group of all."""
     if words and words[0] in COMMANDS and COMPLETING not in os.environ:
         return _alone(words[0])
     return __getattr__("app")  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What the command line says of an advice: the command to run."""
+"""The command line's text for an advice: the command to run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def key_command(verb: str, queue: str, *keys: str, options: Iterable[str] = ()) 
 
 
 def _holdfast(*words: str) -> Callable[[Data, Shell], str]:
-    """Our own command; `{name}` is what the advice is about, and `*names` several."""
+    """A command of Holdfast; `{name}` is the subject of the advice, and `*names` several."""
 
     def say(of: Data, _: Shell) -> str:
         found: list[str] = []

@@ -69,7 +69,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 @dataclass(frozen=True)
 class Where:
-    """Which database, and who reads the answer."""
+    """Which database, and whether a person or a program reads the output."""
 
     database_url: DatabaseOption = None
     app: AppOption = None
@@ -77,8 +77,8 @@ class Where:
 
 
 def named_app() -> Setting | None:
-    """The app that HOLDFAST_APP names, else holdfast.toml. What is wrong with that file is said by a command that needs it;
-    that its app is not trusted is said here, once."""
+    """The app that HOLDFAST_APP names, else holdfast.toml. Errors of that file are reported by the command that needs it;
+    that its app is not trusted is reported here, once."""
     if (said := os.environ.get(APP_VARIABLE)) is not None:
         return Setting("app", said, APP_VARIABLE) if said else None
     with contextlib.suppress(ConfigurationError):
@@ -121,7 +121,7 @@ def load_app(name: str | None) -> "Holdfast":
 
 
 def _as_module(text: str) -> str:
-    """A hint for those who wrote a path."""
+    """A hint for users who wrote a path."""
     path = text.removesuffix(".py").strip("./")
     name = path.replace("/", ".")
     usable = name != text and all(part.isidentifier() for part in name.split("."))
@@ -175,7 +175,7 @@ def _print_trace(error: Exception) -> None:
 
 
 def _nearby(name: str) -> str:
-    """What the user may have meant, or what there is."""
+    """The name that the user may have meant, or the existing ones."""
     near = sorted({*_modules(Path()), *_modules(Path(*name.split(".")[:-1]))})
     close = difflib.get_close_matches(name, near, 1, 0.6)
     if close:
@@ -238,8 +238,8 @@ def open_database(
 
 
 def _of_named(named: Setting, looks: bool) -> Database:
-    """The database of this app. A look does not need its code where HOLDFAST_DATABASE_URL or holdfast.toml names one too,
-    as in the line that `dev` prints: whoever looks into an incident may be elsewhere, or the code may be what is broken. An
+    """The database of this app. A query does not need its code if HOLDFAST_DATABASE_URL or holdfast.toml names one too,
+    as in the line that `dev` prints: an incident may be examined elsewhere, or the code may be the broken part. An
     act is refused: the app may name another database than they do."""
     try:
         app = load_app(None)
@@ -281,7 +281,7 @@ def operator_at(
 
 
 def check(database: Database) -> None:
-    """Fail at once and with the reason when the server is away or the schema is not this release's."""
+    """Fail at once and with the reason when the server is unreachable or the schema is not this release's."""
     migrate.status(database.dsn).verify()
 
 

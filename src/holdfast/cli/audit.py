@@ -1,4 +1,4 @@
-"""`holdfast audit`: who did what."""
+"""`holdfast audit`: the acts of operators."""
 
 import json
 from typing import Annotated, Any

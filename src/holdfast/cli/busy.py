@@ -40,7 +40,7 @@ class Busy:
 
     @contextlib.contextmanager
     def part(self, what: str) -> Iterator[None]:
-        """It says this meanwhile, and goes on after that."""
+        """Prints this meanwhile, and continues after it."""
         before = self._what, self._done, self._total
         self._what, self._done, self._total = what, None, None
         try:

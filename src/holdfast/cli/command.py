@@ -27,7 +27,7 @@ Run = Callable[..., "Shown[Any]"]
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Generic[T]):
-    """What a command found, and how to show it."""
+    """The result of a command, and how to print it."""
 
     value: T
     show: Callable[[T], None]  # to a person

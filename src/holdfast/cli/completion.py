@@ -1,4 +1,4 @@
-"""What the shell offers behind a TAB: names from the app and the database, quickly or not at all.
+"""The shell's completions after a TAB: names from the app and the database, quickly or not at all.
 
 Nothing here may end in a traceback, a prompt or a wait: on any error, and after a second, there is nothing to offer; the
 thread that still looks ends with the process. An embedded server is not started for it. Workers are offered by the last part

@@ -96,7 +96,7 @@ _SAMPLES = ((int, "1"), (str, "hello"), (float, "1.5"), (bool, "true"))
 
 
 def _dashboard(app: Holdfast, port: int, named: str) -> contextlib.AbstractContextManager[object]:
-    """The dashboard beside the worker. Without its libraries, or with a port that is taken, the worker runs all the same."""
+    """The dashboard beside the worker. Without its libraries, or with a port that is taken, the worker runs anyway."""
     try:
         serving = surface()
         beside: contextlib.AbstractContextManager[None] = serving.beside(

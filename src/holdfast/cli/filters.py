@@ -164,7 +164,7 @@ class DeadOptions:
 
 
 def note_queue(operator: Operator, name: str | None) -> None:
-    """Finished and dead jobs may outlive their queue: a queue that is not there is no mistake, but worth a word."""
+    """Finished and dead jobs may outlive their queue: a queue that is not there is no mistake, but is reported."""
     if note := operator.no_queue_now(name):
         typer.echo(f"note: {line(note)}", err=True)
 

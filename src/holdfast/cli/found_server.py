@@ -16,7 +16,7 @@ _HERE = "embedded:"
 
 
 def found_database() -> Database:
-    """What the environment names; else the embedded server of this folder, or of one above it."""
+    """The database that the environment names; else the embedded server of this folder, or of one above it."""
     named = describe_database() is not None or nearby_server() is None
     return Database(database_url(None if named else _HERE), load_settings())
 
@@ -62,7 +62,7 @@ def nearby_server() -> Path | None:
 
 
 def refuse_to_make(database: Database) -> None:
-    """Whoever only looks makes no server: an empty one would answer, and nobody would know that it is the wrong one."""
+    """A command that only reads starts no new server: an empty one would reply, and the mistake would stay unnoticed."""
     if database.is_embedded and not status(folder := parse_embedded_url(database.url)).exists:
         raise ConfigurationError(
             f"there is no embedded server in {folder} yet, and this command makes none. "

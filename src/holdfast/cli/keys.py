@@ -1,4 +1,4 @@
-"""`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and holds."""
+"""`holdfast keys`: the keys of ordered queues: which do not move, what blocks them, and holds."""
 
 from datetime import datetime
 from functools import partial

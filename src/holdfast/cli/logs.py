@@ -90,7 +90,7 @@ def _is_new(record: logging.LogRecord) -> bool:
 
 
 def _read_record(_: Any, __: str, event: _EventDict) -> _EventDict:
-    """What a record of standard logging has to say: its fields, if it is a telemetry event, and the job it belongs to."""
+    """The content of a standard log record: its fields, if it is a telemetry event, and its job."""
     record: logging.LogRecord = event["_record"]
     event["timestamp"] = _time(record.created)
     fields = getattr(record, "fields", None)

@@ -1,4 +1,4 @@
-"""`holdfast operations`: acts over many that workers carry on: how far they are, and stopping them."""
+"""`holdfast operations`: acts over many that workers run: their progress, and stopping them."""
 
 import json
 from functools import partial

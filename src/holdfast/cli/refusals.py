@@ -1,4 +1,4 @@
-"""What the command line says of a refusal: the sentence of the verb, and the command or option that is the way out."""
+"""The command line's text for a refusal: the sentence of the verb, and the command or option that is the way out."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _WAYS_OUT = {
     COMPLETED: ". To run a copy of it: holdfast jobs copy {id}",
     DEAD_LETTER: ". To delete it: holdfast dead discard",
     BLOCKED: ". Run it again in its place: holdfast jobs retry {id}, "
-    "or let its key go on without it: holdfast keys release --skip",
+    "or release its key without it: holdfast keys release --skip",
     "edit_finished": ". Change and run a copy of it: holdfast jobs copy {id} NAME=TEXT",
     "not_ended": ". See it: holdfast jobs show {id}",
     "edit_blocked": ". Run it again in its place: holdfast jobs retry {id}",
@@ -38,7 +38,7 @@ _WAYS_OUT = {
     "no_key_limit": ". Give it one: holdfast queue set {queue} --key-concurrency 10",
     "not_held": ". Those that are: holdfast keys held {queue}",
     "not_stuck": ". See what it waits for: holdfast keys show {queue} {key}",
-    "choose": ": --retry runs it again in its place, --skip makes it a dead letter and lets its key go on",
+    "choose": ": --retry runs it again in its place, --skip makes it a dead letter and releases its key",
     "too_slow": ": holdfast runbook horizon",
     "not_by_queue": ". Leave --queue out",
     "expired": ". Reset it: holdfast subscriptions reset {subscription} --to start",

@@ -48,16 +48,6 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 60 else age(value)
 
 
-def size(count: int) -> str:
-    """`12 kB`, `3.4 MB`: as PostgreSQL counts, by 1024."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TB"
-
-
 def number(count: Count) -> str:
     return f"{count.count:,}{'+' if count.capped else ''}"
 
@@ -72,7 +62,7 @@ def one_line(text: str | None, width: int = 80) -> str:
 
 
 def line(text: str) -> str:
-    """The text as it is, on one line: what breaks a line is shown, so that nothing can pass for a line of ours."""
+    """The text on one line: line breaks are shown, so that no text can imitate a line of Holdfast's."""
     return printable(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
@@ -200,7 +190,7 @@ def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """What the table needs when its last column is cut."""
+    """The width that the table needs when its last column is cut."""
     widths = _widths(heads, rows)
     return sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], _LAST)
 

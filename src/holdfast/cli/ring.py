@@ -74,7 +74,9 @@ def _print(report: RingReport, buckets: bool) -> None:
         typer.echo(f"No worker owns {report.unserved} buckets. Start a worker of this queue.")
     if report.empty_seats:
         seats = ", ".join(map(str, report.empty_seats))
-        typer.echo(f"Empty seats: {seats}. Whoever starts next sits there, or the last workers move up soon.")
+        typer.echo(
+            f"Empty seats: {seats}. The next worker to start takes one, or the last workers move up soon."
+        )
     if report.key is not None:
         who = f"owned by {report.key.worker}" if report.key.worker else "nobody's"
         typer.echo(f"Key {render.line(report.key.key)}: bucket {report.key.bucket}, {who}")

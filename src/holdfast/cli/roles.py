@@ -1,4 +1,4 @@
-"""`holdfast roles`: who may do what in the database."""
+"""`holdfast roles`: the rights of each role in the database."""
 
 from typing import Annotated
 

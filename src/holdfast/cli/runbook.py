@@ -12,6 +12,7 @@ from holdfast.cli.advice import Shell
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
+from holdfast.operate import wording
 from holdfast.operate.operator import Operator
 from holdfast.operate.runbook import Answer, sql_of
 from holdfast.store.runbook import QUESTIONS, Question
@@ -93,7 +94,7 @@ def _cell(column: str, value: Any) -> str:
             return render.seconds(value)
         return render.age(value) if value >= 0 else f"-{render.age(-value)}"
     if isinstance(value, int):
-        return render.size(value) if column.endswith("bytes") else f"{value:,}"
+        return wording.size(value) if column.endswith("bytes") else f"{value:,}"
     if isinstance(value, list):
         return f"{value[0]}{f' and {len(value) - 1} more' if len(value) > 1 else ''}" if value else "-"
     return render.one_line(str(value))

@@ -21,14 +21,14 @@ TimesOption = Annotated[
     int | None, typer.Option(min=1, help="Exit after that many frames.", show_default="never")
 ]
 
-# Another screen, no cursor, and what is too long for its line is cut: a line that goes on would move all below it. And back.
+# Another screen, no cursor, and long lines are cut: a line that wraps would move all below it. And back.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _LEAST = 0.2  # seconds
 
 
 class _Picture(io.StringIO):
-    """What is printed into it has the colours of the terminal that it is for."""
+    """Output that is printed into it has the colours of the target terminal."""
 
     def __init__(self, coloured: bool) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class _Picture(io.StringIO):
 def watch(
     look: Callable[[], Any], draw: Callable[[Any], None], every: str, times: int | None, as_json: bool
 ) -> None:
-    """Look and draw until Ctrl-C, or that many times. `draw` prints. A database that goes away is said, and waited for; one
-    that is not there at the first look is an error, as for every command."""
+    """Query and draw until Ctrl-C, or that many times. `draw` prints. An outage of the database is waited out; one
+    at the first query is an error, as for every command."""
     pause = parse_span(every, "--every")
     if pause < _LEAST:
         raise ConfigurationError(f"--every takes {_LEAST:g} s or more, not {every!r}")
@@ -57,7 +57,7 @@ def watch(
 
 
 def _seen_before(look: Callable[[], Any]) -> Callable[[], Any]:
-    """The same, with its first look made now."""
+    """The same, with its first query made now."""
     seen = [look()]
     return lambda: seen.pop() if seen else look()
 
@@ -87,7 +87,7 @@ def _screen(as_json: bool) -> Iterator[Callable[[str], None]]:
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda text: typer.echo(text, err=as_json)
         return
-    before = signal.signal(signal.SIGTERM, _leave)  # whoever ends it gets the terminal back too
+    before = signal.signal(signal.SIGTERM, _leave)  # whatever ends it, the terminal is restored
     _write(_ENTER)
     try:
         yield lambda text: _write(placed(text, os.get_terminal_size().lines))

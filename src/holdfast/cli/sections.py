@@ -27,7 +27,7 @@ def first_sentence(text: str | None) -> str:
 
 
 class Sections(TyperGroup):
-    """Whole sentences: what is longer than a line goes on in the next."""
+    """Whole sentences: long ones wrap."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}

@@ -248,7 +248,7 @@ class _Stop:
 
 
 def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
-    """Like asyncio.run, but that it waits for nobody who does not end: a thread or a task that ignores its cancellation."""
+    """Like asyncio.run, but without waiting for threads or tasks that ignore their cancellation."""
     try:
         if rest := asyncio.all_tasks(loop):
             for task in rest:

@@ -12,6 +12,7 @@ from holdfast.cli.filters import QueueOption, TaskOption
 from holdfast.errors import ConfigurationError
 from holdfast.model.histogram import Percentiles
 from holdfast.model.state import BLOCKED, COMPLETED, HELD, PROCESSING
+from holdfast.operate import wording
 from holdfast.operate.operator import Operator
 from holdfast.operate.samples import History
 from holdfast.operate.stats import Stats
@@ -71,10 +72,10 @@ def _print(found: Stats) -> None:
     else:
         typer.echo(f"Nothing was done since {render.moment(found.window.since)}.")
     typer.echo("")
-    rows = [[t.relation, render.size(t.bytes), f"{t.about_rows:,}"] for t in found.tables]
+    rows = [[t.relation, wording.size(t.bytes), f"{t.about_rows:,}"] for t in found.tables]
     render.print_table(("table", "size", "rows, about"), rows, ("size", "rows, about"))
     typer.echo("")
-    typer.echo(f"archive     about {found.archive_rows:,} finished jobs, {render.size(found.archive_bytes)}")
+    typer.echo(f"archive     about {found.archive_rows:,} finished jobs, {wording.size(found.archive_bytes)}")
 
 
 def print_done(heads: Sequence[str], lines: Sequence[Done]) -> None:

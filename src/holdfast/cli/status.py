@@ -53,7 +53,7 @@ def _print(found: Overview, place: str) -> None:
 
 
 def _print_unserved(found: Overview) -> None:
-    """What a new user misses most often: jobs wait, and nobody is there to run them."""
+    """The most frequent problem of a new user: jobs wait, and no worker runs."""
     for name in found.unserved:
         named = named_app()
         start = command_line("holdfast", "worker", named.value if named else "MODULE:APP", "--queue", name)

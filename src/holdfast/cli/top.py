@@ -26,13 +26,13 @@ from holdfast.store.queue_load import WorkerLine
 from holdfast.store.stats import Done
 
 MINUTES = 5  # of rates and latencies
-EXAMINED = 30.0  # seconds between two examinations: one asks far more than a look does
+EXAMINED = 30.0  # seconds between two examinations: one costs far more than a query
 _MOST = 5  # findings that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One look."""
+    """One reading."""
 
     at: datetime
     overview: Overview
@@ -43,7 +43,7 @@ class Top:
 
 
 class Looking:
-    """Looks again and again, and examines now and then."""
+    """Reads repeatedly, and examines less often."""
 
     def __init__(self, operator: Operator, app: str | None) -> None:
         self._operator = operator

@@ -41,7 +41,7 @@ AdminOption = Annotated[
     list[str] | None, typer.Option(help="A name from the proxy that is an admin; others are viewers.")
 ]
 OperatorOption = Annotated[
-    list[str] | None, typer.Option(help="One who is an operator; both may be DATABASE=NAME.")
+    list[str] | None, typer.Option(help="A name that is an operator; both may be DATABASE=NAME.")
 ]
 TokenHashOption = Annotated[
     str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
@@ -84,7 +84,7 @@ def web_command(
     admin: AdminOption = None,
     operator: OperatorOption = None,
     token_hash: TokenHashOption = None,
-    title: Annotated[str | None, typer.Option(help="What the dashboard calls this database.")] = None,
+    title: Annotated[str | None, typer.Option(help="The name of this database in the dashboard.")] = None,
     limits: LimitsOption = None,
     trace_url: TraceUrlOption = None,
     users: UsersOption = None,
@@ -93,7 +93,7 @@ def web_command(
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
-    """Serve the dashboard. On this machine alone, unless options say who may come in."""
+    """Serve the dashboard. On this machine alone, unless options name the users."""
     configure(LogFormat.console, LogLevel.warning)
     serving = surface()
     if new_user is not None:
@@ -141,7 +141,7 @@ _APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 def _apps(
     databases: Sequence[str], url: str | None, app: str | None
 ) -> tuple[Holdfast | dict[str, Holdfast], str | dict[str, str]]:
-    """What is served, and how commands name it. One database is checked before; of several one may be away."""
+    """The databases to serve, and how commands name them. A single one is checked; one of several may be unreachable."""
     if not databases:
         one = _app(url, app)
         reach(one.database)

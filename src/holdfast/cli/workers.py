@@ -1,4 +1,4 @@
-"""`holdfast workers`: who is there, and asking them to leave."""
+"""`holdfast workers`: the workers, and asking them to leave."""
 
 from functools import partial
 from typing import Annotated

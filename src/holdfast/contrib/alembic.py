@@ -33,7 +33,7 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | 
 
 @Operations.register_operation("holdfast_upgrade")
 class HoldfastUpgrade(MigrateOperation):
-    """`op.holdfast_upgrade()`: what `holdfast migrate up` does, from a migration of yours."""
+    """`op.holdfast_upgrade()`: does the same as `holdfast migrate up`, in a migration of yours."""
 
     @classmethod
     def holdfast_upgrade(cls, operations: Operations) -> None:

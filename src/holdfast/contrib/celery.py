@@ -1,6 +1,6 @@
 """Celery tasks, moved one at a time: `send_receipt = adopt(app, send_receipt)`. Needs Celery, which their code has.
 
-The function stays as it is. Its callers go on with `delay()` and `apply_async()`, which write a job in place of a message; a
+The function stays as it is. Its callers keep using `delay()` and `apply_async()`, which write a job in place of a message; a
 Holdfast worker runs it. `self.request`, `self.retry()`, `autoretry_for`, `Ignore` and `Reject` mean what they meant; so do
 `__call__` and the handlers (`on_failure()` and others) of a task class.
 """
@@ -169,7 +169,7 @@ def _request(
 
 
 def _body(celery_task: Any) -> Callable[..., Any]:
-    """What a worker of Celery calls: `__call__` of a task class that has its own, as one that enters Flask's context."""
+    """The function that a worker of Celery calls: `__call__` of a task class that has one, such as for Flask's context."""
     from celery.app import trace  # type: ignore[import-untyped]
 
     own = trace.task_has_custom(celery_task, "__call__")
@@ -246,7 +246,7 @@ def _call(handler: Callable[..., Any], *args: Any) -> None:
 
 def _meant(error: Exception, args: list[Any], kwargs: dict[str, Any], by_holdfast: bool) -> None:
     """What an error of a Celery task means for its job. Returning completes it."""
-    from celery import exceptions  # an error of theirs is known by its class
+    from celery import exceptions  # Celery's errors are known by their class
 
     if isinstance(error, exceptions.Retry):
         again = error.sig

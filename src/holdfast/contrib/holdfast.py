@@ -104,7 +104,7 @@ class _Database:
     async def _store(
         self, connection: "psycopg.AsyncConnection[Any]", batch: Sequence[OutMessage]
     ) -> list[Outcome]:
-        """All in one transaction; where the server refuses one, one by one, and nothing of its key after it."""
+        """All in one transaction; if the server refuses one, each alone, and nothing of its key after it."""
         if len(batch) == 1 and len(batch[0].body) > MOST_BYTES:
             return [Refused("too_large", f"{len(batch[0].body)} bytes, and {MOST_BYTES} may be sent")]
         try:

@@ -74,7 +74,7 @@ def make(url: str, options: Mapping[str, str]) -> Transport:
 def _of(
     url: str, networks: Sequence[str] = (), ca_file: str | None = None, proxy: str | None = None
 ) -> Egress:
-    """What this URL needs: its scheme and its port, and no more than that."""
+    """The requirements of this URL: its scheme and its port, and no more."""
     try:
         parts = urlsplit(url)
         plain, port = parts.scheme == "http", parts.port
@@ -194,7 +194,7 @@ class _Http:
 
 
 def outcome_of(found: Reply | SendFailed) -> Outcome:
-    """What a reply means for the message."""
+    """The outcome of a message by its reply."""
     if isinstance(found, SendFailed):
         return RetryLater(f"{found.kind}: {found.detail}", unknown=found.unknown)
     if 200 <= found.status < 300:

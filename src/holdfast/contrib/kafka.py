@@ -31,7 +31,7 @@ MOST_BYTES = 1_000_000 - 4096  # of a message: what brokers take by default, les
 CONNECT = 5.0  # seconds
 CLOSING = 1.5
 STEP = 0.5  # seconds that one request for metadata may take
-NEW_TOPIC = 1.0  # seconds in which every broker is said to know of a topic that was made just now
+NEW_TOPIC = 1.0  # seconds until every broker should know a topic that was made just now
 _TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
 _OURS = {  # what a relay depends on
     "acks": "all",
@@ -298,7 +298,7 @@ _BATCH_TOO_LARGE = RetryLater("the broker says that it is too large", scope="key
 
 
 def outcome_of(error: Any, stored: Any = None) -> Outcome:
-    """What a delivery report says. A timeout means that nobody knows, whatever librdkafka calls it."""
+    """The outcome of a delivery report. A timeout leaves it unknown, whatever librdkafka calls it."""
     if error is None:
         return Confirmed(receipt=None if stored is None else f"{stored.partition()}:{stored.offset()}")
     codes, code, text = library().KafkaError, error.code(), error.str()

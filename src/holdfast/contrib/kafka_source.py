@@ -134,7 +134,7 @@ class _Member:
         try:
             self._consumer.commit(offsets=ends, asynchronous=False)
         except library().KafkaException as error:
-            if error.args[0].code() not in moved:  # else they come again, to whoever has the partition now
+            if error.args[0].code() not in moved:  # otherwise they come again, to the partition's new owner
                 raise
 
     def release(self, receipts: Sequence[tuple[str, int, int]]) -> None:
@@ -156,7 +156,7 @@ class _Member:
 
 
 async def _end(member: _Member) -> None:
-    """A group whose coordinator is away can hold this up: it is not waited for, not even at the end of the process."""
+    """A group whose coordinator is unreachable can delay this: it is not waited for, not even at the end of the process."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 

@@ -151,7 +151,7 @@ class _Nats:
                     closed_cb=self._lost,
                     **options,
                 )
-        except TimeoutError:  # the client goes on trying, and tells why aside
+        except TimeoutError:  # the client keeps trying, and reports the reason separately
             await _end(client)
             raise ConnectionError(self._last_error or f"no answer within {CONNECT:g} s") from None
         except BaseException:
@@ -303,7 +303,7 @@ def _size(body: bytes, headers: Mapping[str, str]) -> int:
 
 
 def outcome_of(answer: bytes) -> Outcome:
-    """What a stream said."""
+    """The outcome of a stream's reply."""
     try:
         found = json.loads(answer)
     except ValueError:

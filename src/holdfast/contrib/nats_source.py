@@ -65,7 +65,7 @@ class NatsSource:
                     error_cb=heard,
                     **options,
                 )
-        except Exception as error:  # noqa: BLE001 the client would go on trying for minutes, and tells why aside
+        except Exception as error:  # noqa: BLE001 the client would keep trying for minutes
             why = said[-1] if said else str(error) or f"no reply within {_ENDS_WITHIN:g} s"
             raise ConnectionError(f"NATS cannot be reached: {why}") from None
         stream = client.jetstream(timeout=_ENDS_WITHIN)
@@ -75,7 +75,7 @@ class NatsSource:
             if policy != AckPolicy.EXPLICIT.value:
                 raise ConfigurationError(
                     f"the consumer {self._durable} of stream {self._stream} acknowledges {policy!r}: messages would be "
-                    "lost. Delete it, and it is made anew, or name another one: durable="
+                    "lost. Delete it, and it is made again, or name another one: durable="
                 )
         except NotFoundError:
             config = ConsumerConfig(

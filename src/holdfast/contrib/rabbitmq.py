@@ -35,7 +35,7 @@ _ROUTES = (
     "BCC",
 )  # headers that the broker takes for more routing keys; a text in them ends the channel
 CLOSING = 1.0
-# What the broker says of one message when it ends the channel, and all that were on their way with it.
+# What the broker reports about one message when it ends the channel, and all those in flight with it.
 _LARGER = re.compile(r"message size \d+ is larger than \D*(\d+)")
 _NOT_ALLOWED = re.compile(r"access to topic '(.*?)' in exchange")
 

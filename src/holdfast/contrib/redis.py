@@ -33,9 +33,9 @@ MOST_BYTES = 8 * 2**20
 LATE = timedelta(days=7)
 ERA_BITS = 44  # an id is the era, then the position: the ids of a new era are higher than all before
 
-# Appends to one stream what it does not have. What has a higher id than the last entry is new. Anything else is looked for
-# by its id: what the stream never had is appended under the last id, and a key of its own knows it for a while. What is not
-# there any more, because it was trimmed or deleted, was there.
+# Appends missing messages to one stream. A message with a higher id than the last entry is new. Any other is searched
+# by its id: a message that the stream never had is appended under the last id, and a separate key remembers it. One
+# that is not there any more, because it was trimmed or deleted, was there.
 #
 # KEYS: the stream. ARGV: 1 or 0 for making the stream, most entries (0: all),
 # seconds that late ids are known; then numbers and texts of all messages, in one argument each, because the client takes

@@ -1,7 +1,7 @@
 """Messages of a Redis stream, for `@app.consume(...)`. Needs the extra `redis`.
 
-All workers read as one consumer of a group. An entry that nobody acknowledged for a while, because its reader died, is
-claimed by the next one that looks, whichever consumer held it.
+All workers read as one consumer of a group. An entry that was not acknowledged for a while, because its reader died, is
+claimed by the next one that reads, whichever consumer held it.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class RedisSource:
         return [self._message(place, fields, 1) for place, fields in entries]
 
     async def _claimed(self, limit: int) -> list[InMessage]:
-        """What was given to somebody, and not acknowledged for too long."""
+        """Entries that were delivered, and not acknowledged for too long."""
         if time.monotonic() < self._look_at:
             return []
         found = await self._client.xautoclaim(

@@ -194,7 +194,7 @@ class Clients:
             return self._sns()
 
     def close(self) -> None:
-        """Calls under way end by themselves; none begins."""
+        """Calls in progress end by themselves; none begins."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.sqs.close()
         if self._sns.cache_info().currsize:
@@ -301,7 +301,7 @@ def _send(
 
 
 def outcomes_of(reply: Mapping[str, Any], members: Sequence[int]) -> dict[int, Outcome]:
-    """What a call returned, message by message."""
+    """The outcomes of a call, message by message."""
     found: dict[int, Outcome] = {
         int(one["Id"]): Confirmed(receipt=one["MessageId"]) for one in reply.get("Successful", [])
     }

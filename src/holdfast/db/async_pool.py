@@ -7,12 +7,12 @@ from typing import Any
 
 import psycopg
 
-from .ending import OwnAsyncConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
+from .transaction_end import OwnAsyncConnection
 
 
 class AsyncPool(Pool[OwnAsyncConnection]):
-    """Of one event loop, and used by its tasks only."""
+    """For one event loop; only its tasks use it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class AsyncPool(Pool[OwnAsyncConnection]):
         except psycopg.Error:
             self._close_dead(conn)
             return False
-        except BaseException:  # cancelled: nobody knows what is on the wire
+        except BaseException:  # cancelled: the state of the connection is unknown
             self._discard(conn)
             raise
         return True

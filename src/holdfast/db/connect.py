@@ -1,4 +1,4 @@
-"""How our own connections are opened and what they are set to."""
+"""How our own connections are opened, and their settings."""
 
 import re
 import select
@@ -17,19 +17,19 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
 # partitioned table is planned for every queue at once. But claims and settles name the queue's own table and run for ever:
-# their plans are kept, because planning them anew took 1.5 of the 8 microseconds that each costs per job.
+# their plans are kept, because planning them each time took 1.5 of the 8 microseconds that each costs per job.
 # The engine's own sessions also never scan a whole table where
 # an index will do, nor sort what an index has in order: no or old statistics make both look cheap. Compiling such plans
 # would take longer than running them. ISO dates, whatever the role's default: a driver reads no others.
 #
-# Nobody else's schema is on the search_path: what is there would run with our rights. A handler's connection gets the role's
+# No other schema is on the search_path: its functions would run with our rights. A handler's connection gets the role's
 # own path back (RESET). This statement still runs under that one, so it names the schema of everything, operators too.
 #
-# It returns first whether a pooler stands in between: the server process is not the one that was named when we connected.
-# Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
-# stranger. Nothing is prepared there, and each transaction says its isolation itself.
+# It first returns whether there is a pooler: the server process differs from the one we connected to.
+# Then all of it applies to this transaction only, because the next one may meet another server process, and this one may go
+# to another client. Nothing is prepared there, and each transaction sets its isolation itself.
 #
-# It returns last what the settings were before: of a new connection, what RESET ALL gives back.
+# Its last columns are the settings as they were before: for a new connection, what RESET ALL restores.
 CONFIGURE = """
 SELECT s.pooled,
        pg_catalog.set_config('datestyle', 'ISO', s.pooled),
@@ -56,7 +56,7 @@ SELECT s.pooled,
 FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled, ARRAY[BEFORE] AS before OFFSET 0) AS s
 """
 
-# What it returns after that, in order: the settings as they are now.
+# The columns after that, in order: the settings as they are now.
 CONFIGURED = tuple(re.findall(r"set_config\('([\w.]+)'", CONFIGURE))
 CONFIGURE = CONFIGURE.replace(
     "BEFORE", ", ".join(f"coalesce(pg_catalog.current_setting('{name}', true), '')" for name in CONFIGURED)
@@ -64,8 +64,8 @@ CONFIGURE = CONFIGURE.replace(
 
 
 def configured(values: Sequence[str], before: Sequence[str]) -> str:
-    """The same settings once more, behind a RESET ALL, as plain commands, which are cheaper than to compute them again. None
-    is said that is as it was `before`; but how a commit waits is, because a server may change its own default meanwhile."""
+    """The same settings again, after a RESET ALL, as plain commands, which are cheaper than computing them again. Settings
+    that are as they were `before` are left out, except how a commit waits: a server may change its own default meanwhile."""
     known = zip(CONFIGURED, values, before, strict=True)
     others = ((n, v) for n, v, b in known if n != "search_path" and (v != b or n == "synchronous_commit"))
     return "; ".join(f"SET {n} = {sql.Literal(v).as_string()}" for n, v in others)
@@ -76,7 +76,7 @@ PIN = "SET search_path = pg_catalog, pg_temp"
 PIN_LOCAL = "SET LOCAL search_path = pg_catalog, pg_temp"
 UNPIN = "RESET search_path"
 
-# For a handler's transaction with a timeout, in milliseconds: nothing of it outlives the attempt by long. Where the role's
+# For a handler's transaction with a timeout, in milliseconds: nothing in it outlasts the attempt by long. If the role's
 # own limit is lower, that one stays. It runs under the role's search_path.
 LIMIT = """
 SELECT pg_catalog.set_config(l.name, least(l.now, %s::bigint)::pg_catalog.text, true)
@@ -119,7 +119,7 @@ def configuration(
 
 
 def waiting_to_be_read(socket: int) -> bool:
-    """Whether something has come on it, or its end."""
+    """Whether data have arrived on it, or its end."""
     if not hasattr(select, "poll"):
         return bool(select.select([socket], [], [], 0)[0])
     looking = select.poll()

@@ -1,4 +1,4 @@
-"""COPY on connections of our own: the only way in that is no Statement, because rows are streamed while they are made."""
+"""COPY on our own connections: the only write that is not a Statement, because rows are streamed while they are made."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ def copy_in(
     pieces: Callable[[T], Iterable[bytes]],
     after: Callable[[], Iterable[Statement[Any]]],
 ) -> None:
-    """In the caller's transaction: `before` tells what the rows need to know, `after` says what is left to do."""
+    """In the caller's transaction: `before` returns what the rows depend on, `after` the statements that are left."""
     known = run(conn, before)
     with psycopg.Cursor(conn) as cursor, cursor.copy(text.encode()) as copy:
         for piece in pieces(known):

@@ -1,4 +1,4 @@
-"""One database, as the rest of the program sees it: run this, on our own connections or on the user's."""
+"""One database, as the rest of the program sees it: run a statement, on our own connections or on the user's."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,6 @@ from ..store.statement import Flow, Last, Statement
 from . import embedded, migrate
 from .connect import LIMIT
 from .copy import acopy_in, copy_in
-from .ending import AsyncBlock, Block
 from .executors import adrive, arun, drive, run
 from .faults import Contended, translate
 from .migrate.address import parts_of
@@ -30,6 +29,7 @@ from .pools import Pools
 from .reachability import Calls, Reachability
 from .session import Session
 from .transaction import AsyncTransaction, Transaction
+from .transaction_end import AsyncBlock, Block
 
 T = TypeVar("T")
 What = Callable[[], Statement[T] | Flow[T]]  # a fresh one for every try
@@ -60,12 +60,12 @@ def _translated() -> Iterator[None]:
 
 
 def _path(what: Statement[Any] | Flow[Any]) -> bool | None:
-    """Whose search_path it needs: ours, or that of whoever had the connection last."""
+    """Which search_path it needs: ours, or the one that the connection had last."""
     return None if isinstance(what, Statement) and what.runs_anywhere else False
 
 
 class _NoSilentRollback:
-    """The driver swallows its Rollback at the end of the transaction block; an attempt must not end without a word."""
+    """The driver swallows its Rollback at the end of the transaction block; an attempt must not end silently."""
 
     def __enter__(self) -> None:
         return None
@@ -82,7 +82,7 @@ _no_silent_rollback = _NoSilentRollback()
 
 
 class Lender(Protocol):
-    """Lends the connection of a thread for a handler's Transaction. What it raises of a lost connection is the driver's."""
+    """Lends the connection of a thread for a handler's Transaction. A lost connection raises the driver's error."""
 
     def connection(self) -> AbstractContextManager[psycopg.Connection[Any]]: ...
 
@@ -95,10 +95,10 @@ class Database:
         self.settings = settings
         self.clock = clock or Clock()
         self.reach = Reachability()
-        # Jobs of these queues were committed on a connection of our own, and are due; None: nobody knows of which.
+        # Jobs of these queues were committed on one of our own connections, and are due; None: unknown queues.
         self.enqueued = Calls[[Collection[str] | None]]()
-        self.lender: Lender | None = None  # whose connections transact() is on, if they are not our own
-        self.keeps_idle = True  # connections that nobody uses; else the database can be dropped at any time
+        self.lender: Lender | None = None  # whose connections transact() runs on, if they are not our own
+        self.keeps_idle = True  # unused connections; otherwise the database can be dropped at any time
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
@@ -131,7 +131,7 @@ class Database:
 
     @property
     def connections(self) -> int:
-        """That are open from this process: of the pools, and those of loops."""
+        """Open connections of this process: of the pools, and of loops."""
         with self._lock:
             pools = self._resolved[2] if self._resolved is not None else None
             sessions = list(self._sessions)
@@ -142,7 +142,7 @@ class Database:
         await (await self._aready()).reserve(handlers)
 
     def session(self, name: str, patience: float | None = None, *, keep_plans: bool = False) -> Session:
-        """One connection for a loop; with `patience`, one that gives up on a silent server after that many seconds.
+        """One connection for a loop; with `patience`, it gives up on a silent server after that many seconds.
         `keep_plans`: its statements name the table of one queue, and need not be planned each time."""
         settings = self.settings
         if patience is not None:
@@ -154,7 +154,7 @@ class Database:
         return made
 
     def run(self, make: What[T]) -> T:
-        """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
+        """Run it on one of our own connections: a statement by itself, a flow in one transaction."""
         for pause in _PAUSES:
             try:
                 return self._run(self._ready()[1], make())
@@ -205,7 +205,7 @@ class Database:
         pieces: Callable[[T], Iterable[bytes]],
         after: Callable[[], Iterable[Statement[Any]]],
     ) -> None:
-        """COPY rows in one transaction, on a connection of our own. Tried once: they are made while they are sent."""
+        """COPY rows in one transaction, on one of our own connections. Tried once: they are made while they are sent."""
         pools = self._ready()[1]
         with _translated(), pools.connection() as conn, pools.transaction(conn):
             copy_in(conn, text, before, pieces, after)
@@ -237,7 +237,7 @@ class Database:
         """Run `body` in a transaction, then `finish` in the same one, then commit. `first` comes before the body. If it or
         `finish` returns False, nothing of it stays: LeaseLost.
 
-        `limit` seconds end a statement, or an idle transaction, that nobody waits for any more.
+        `limit` seconds end a statement, or an idle transaction, of an attempt that is over.
 
         Errors of the body go out as they are, unless the connection broke. An error while finishing is translated, so
         that a handler's own database error is never taken for an outage, nor the other way round.

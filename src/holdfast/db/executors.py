@@ -3,7 +3,7 @@
 The cursor is ours: raw `$1` placeholders, plain tuples and the driver's default types, whatever row factory, loaders
 and dumpers the user has registered. JSON travels as text. Nothing here commits or rolls back.
 
-`listen_in()` tells somebody of every statement that ran, with its answer. While nobody listens it costs nothing.
+`listen_in()` reports every statement that ran, with its result, to a subscriber. Without subscribers it costs nothing.
 """
 
 import time
@@ -21,11 +21,11 @@ from psycopg.types.array import register_all_arrays
 
 from ..store.arrays import UuidArray
 from ..store.statement import Flow, Row, Statement
-from .quick import prepared
+from .prepared import prepared
 
 T = TypeVar("T")
 
-Ran = Callable[[Statement[Any], list[Row], float], None]  # what ran, its answer, and the seconds that it took
+Ran = Callable[[Statement[Any], list[Row], float], None]  # what ran, its result, and the seconds that it took
 _listeners: list[Ran] = []
 
 _types = TypesRegistry()
@@ -59,23 +59,23 @@ class _AsyncCursor(psycopg.AsyncRawCursor[Row]):
 
 
 def _has_rows(cursor: psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]) -> bool:
-    """What `cursor.description` tells too, but that describes every column for it."""
+    """The same as `cursor.description`, which describes every column for it."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """A guest's pipeline: the answer comes when it is fetched. What runs on a guest always has one."""
+    """In a guest's pipeline the reply comes when it is fetched. A statement on a guest always has one."""
     return conn.pgconn.pipeline_status != PipelineStatus.OFF
 
 
 def listen_in(told: Ran) -> Callable[[], None]:
-    """Tell of every statement of this process from now on; the returned function ends it."""
+    """Report every statement of this process from now on; the returned function ends it."""
     _listeners.append(told)
     return lambda: _listeners.remove(told)
 
 
 def is_heard() -> bool:
-    """Whether somebody listens."""
+    """Whether there are subscribers."""
     return bool(_listeners)
 
 
@@ -130,7 +130,7 @@ async def adrive(conn: psycopg.AsyncConnection[Any], what: Statement[T] | Flow[T
 
 
 def walk(one: Callable[[Statement[Any]], Any], what: Statement[T] | Flow[T]) -> T:
-    """Run a statement, or a flow statement by statement, each by `one`."""
+    """Run a statement, or a flow statement by statement, each with `one`."""
     if isinstance(what, Statement):
         return cast(T, one(what))
     flow: Generator[Statement[Any], Any, T] = what

@@ -1,4 +1,4 @@
-"""What went wrong, in terms the layers above can act on without knowing the driver."""
+"""Errors in terms that the layers above can act on without knowing the driver."""
 
 import psycopg
 from psycopg import errors as pg
@@ -28,7 +28,7 @@ class Forbidden(DatabaseError):
 
 
 class LockTimeout(DatabaseError):
-    """Something else held a lock for too long."""
+    """Another session held a lock for too long."""
 
 
 class JobsBusy(LockTimeout):
@@ -36,7 +36,7 @@ class JobsBusy(LockTimeout):
 
 
 class LockNotAvailable(LockTimeout):
-    """A lock was not to be had within the time that the statement gave itself for it."""
+    """A lock was not granted within the time that the statement allows for it."""
 
 
 # Errors a single row can cause: bad values, broken constraints, limits, raising triggers, damaged storage.

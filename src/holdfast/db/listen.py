@@ -1,8 +1,8 @@
-"""The listener: a connection of its own on which notifications arrive.
+"""The listener: a separate connection on which notifications arrive.
 
-It is good for nothing before it has heard one that came the long way round: a pooler accepts LISTEN and delivers nothing,
-and another server or database is as silent. A connection that breaks, or gives no answer in time, is closed and reported
-as ConnectionLost.
+It is useless before it has received a notification that came the whole way: a pooler accepts LISTEN and delivers
+nothing, and another server or database is as silent. A connection that breaks, or does not reply in time, is closed and
+reported as ConnectionLost.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from .connect import connect_arguments
 from .faults import ConnectionLost
 from .session import LoopConnection
 
-_ANSWER = 4.0  # seconds that an answer may take
+_ANSWER = 4.0  # seconds that a reply may take
 
 
 class Listener:
@@ -35,7 +35,7 @@ class Listener:
         return self._conn is not None
 
     async def open(self) -> None:
-        """Connect, and listen to what proves that it hears."""
+        """Connect, and listen on a channel that proves delivery."""
         arguments = connect_arguments(self._settings, "holdfast listen")
         async with self._watched(self._settings.connect_timeout + _ANSWER):
             self._conn = await LoopConnection.connect(self._dsn, **{**arguments, "prepare_threshold": None})
@@ -47,12 +47,12 @@ class Listener:
                 await conn.execute(f'LISTEN "{name}"'.encode())
 
     async def hear(self, seconds: float) -> list[str]:
-        """The channels of the notifications that came first; none within that many seconds: an empty list."""
+        """The channels of the first notifications; an empty list if none arrive within that many seconds."""
         async with self._watched(seconds + _ANSWER) as conn:
             return [heard.channel async for heard in conn.notifies(timeout=seconds, stop_after=1)]
 
     async def check(self) -> None:
-        """One round trip: the server is there and answers."""
+        """One round trip: the server is there and replies."""
         async with self._watched(_ANSWER) as conn:
             await conn.execute("")
 
@@ -63,7 +63,7 @@ class Listener:
                 await asyncio.wait_for(conn.close(), 1)
 
     async def forget(self) -> None:
-        """Close what does not hear. Behind a pooler the server process that took the LISTEN lives on: take it back."""
+        """Close a listener that receives nothing. Behind a pooler the server process that took the LISTEN survives."""
         with contextlib.suppress(ConnectionLost):
             async with self._watched(_ANSWER) as conn:
                 await conn.execute("UNLISTEN *")

@@ -1,9 +1,9 @@
 """A pool of connections whose users open them. There is no thread and no task behind it.
 
-Whoever asks gets the connection that was used last; else the right to open one, which few have at a time; else a place in
-the line. An idle connection that turns out to be dead takes all idle ones with it: a server that went away took every one.
-While the server is away whoever has the right tries again until the caller's patience is over, so that the first who asks
-after an outage has a connection as soon as the server takes one, and an error is the server's own.
+A caller gets the connection that was used last; if there is none, the right to open one, which few have at a time; if
+there is none either, a place in the line. An idle connection that turns out to be dead closes all idle ones: a server that
+stopped took every one. During an outage the callers with the right retry until their patience ends, so that
+the first caller after it has a connection as soon as the server accepts one, and an error is the server's own.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from .connect import AnyConnection
 
 C = TypeVar("C", bound=AnyConnection)
 
-MAX_IDLE = 120.0  # seconds until a connection that nobody uses is closed
+MAX_IDLE = 120.0  # seconds until an unused connection is closed
 MAX_AGE = 3_600.0  # seconds until a connection is closed when it comes back: a server process only grows
-OPENING = 2  # at a time: those who wait meanwhile may be served by connections that come back
+OPENING = 2  # at a time: callers that wait meanwhile may get connections that are returned
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.5
 
 
 class Closed:
-    """What those who wait get when the pool is closed."""
+    """What waiting callers get when the pool is closed."""
 
 
 class Pool(Generic[C]):
-    """The part that never waits. Each change is made under one lock. None in place of a connection is the right to open
-    one. Whoever waits leaves a function that takes either, and returns False when its owner no longer waits."""
+    """The part that never waits. Each change is made under one lock. None in place of a connection grants the right
+    to open one. A caller that waits leaves a function that takes either, and returns False when it no longer waits."""
 
     def __init__(
         self, dsn: str, arguments: dict[str, Any], size: int, patience: float, is_fresh: Callable[[C], bool]
@@ -48,15 +48,15 @@ class Pool(Generic[C]):
         self._lock = threading.Lock()
         self._idle: deque[tuple[C, float]] = (
             deque()
-        )  # with the time since when; the one used last is at the end
+        )  # with the time since when they are idle; the last one used is at the end
         self._opened_at: dict[C, float] = {}
         self._count = 0  # lent, idle and being opened
         self._opening = 0
         self._trouble: psycopg.Error | None = None  # of the latest try to open one
         self._line: deque[Callable[[C | Closed | None], bool]] = deque()
-        self._retrying: deque[Callable[[C | Closed | None], bool]] = deque()  # who pause between two tries
+        self._retrying: deque[Callable[[C | Closed | None], bool]] = deque()  # that pause between two tries
         self._is_closed = False
-        self.keeps = True  # those that nobody uses; else each is closed when it comes back
+        self.keeps = True  # unused connections; otherwise each is closed when it is returned
         self._timer: threading.Timer | asyncio.TimerHandle | None = None
 
     def resize(self, size: int) -> None:
@@ -65,7 +65,7 @@ class Pool(Generic[C]):
             self._invite()
 
     def _take(self, hand: Callable[[C | Closed | None], bool] | None = None) -> tuple[bool, C | None]:
-        """Whether the caller has something, and what. If not, `hand` gets it later."""
+        """Whether the caller gets something, and what. If not, `hand` gets it later."""
         with self._lock:
             if self._idle:
                 return True, self._idle.pop()[0]
@@ -85,7 +85,7 @@ class Pool(Generic[C]):
                 self._opening += 1
 
     def _serve(self, conn: C) -> bool:
-        """Whether somebody who waits took it."""
+        """Whether a waiting caller took it."""
         for line in (self._retrying, self._line):
             while line:
                 if line.popleft()(conn):
@@ -98,7 +98,7 @@ class Pool(Generic[C]):
         hand: Callable[[C | Closed | None], bool],
         late: Callable[[], C | Closed | None],
     ) -> None:
-        """The owner of `hand` no longer waits. What came too late goes to the next."""
+        """The owner of `hand` no longer waits. A connection that arrives too late goes to the next caller."""
         with self._lock:
             if hand in line:
                 line.remove(hand)
@@ -110,7 +110,7 @@ class Pool(Generic[C]):
             self._end_opening(None)
 
     def _end_opening(self, conn: C | None) -> None:
-        """Of whoever had the right; None: there is no new connection."""
+        """Called by the owner of the right; None: there is no new connection."""
         with self._lock:
             self._opening -= 1
             if conn is None:
@@ -159,7 +159,7 @@ class Pool(Generic[C]):
         self._discard(*unused)
 
     def _close_dead(self, conn: C) -> None:
-        """The idle ones are as dead as it is, unless they were used a moment ago."""
+        """The idle ones are dead too, unless they were used a moment ago."""
         with self._lock:
             dead = [other for other, _ in self._idle if not self._is_fresh(other)]
             self._idle = deque(kept for kept in self._idle if kept[0] not in dead)
@@ -187,8 +187,8 @@ class Pool(Generic[C]):
         )
 
     def _bounded(self, deadline: float) -> dict[str, Any]:
-        """What to connect with, so that it does not take much longer than the caller waits. The driver counts whole seconds,
-        and two at least. Raises when the right to open one came too late."""
+        """Connection parameters, so that connecting does not take much longer than the caller waits. The driver counts whole
+        seconds, and at least two. Raises when the right to open one came too late."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._none_came()

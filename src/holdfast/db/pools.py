@@ -32,14 +32,14 @@ from .connect import (
     connect_arguments,
     waiting_to_be_read,
 )
-from .ending import Message, Own, OwnAsyncConnection, OwnConnection, can_end, message
 from .executors import is_heard
 from .sync_pool import SyncPool
+from .transaction_end import Message, Own, OwnAsyncConnection, OwnConnection, can_end, message
 
 # RESET ALL leaves the role alone.
 RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMP"
-# Fails where a handler left a statement that it prepared by name: then its connection is closed. To drop all that is
-# prepared would drop also what the driver and we keep.
+# Fails if a handler left a statement that it prepared by name: then its connection is closed. Dropping every
+# prepared statement would also drop those that the driver and Holdfast keep.
 LEFT = """
 SELECT pg_catalog.pg_advisory_unlock_all(),
        CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
@@ -58,14 +58,14 @@ def _restore(conn: Own) -> None:
 
 
 def _was_reset(conn: Own) -> bool:
-    """With the commit of whoever has it; asked once."""
+    """Asked once, with the commit of the current user."""
     done, conn.is_reset = conn.is_reset, False
     return done
 
 
 def _turn(conn: Own, lent: bool | None) -> str | None:
-    """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps that of the
-    last, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
+    """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps the last one
+    set, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
     pooler: see transaction()."""
     if lent is None or conn.is_pooled or lent == conn.is_theirs:
         return None
@@ -73,7 +73,7 @@ def _turn(conn: Own, lent: bool | None) -> str | None:
 
 
 def _is_fresh(conn: Own) -> bool:
-    """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
+    """Used a moment ago, and no data have arrived since: a server that stopped would have reported that. Asking it costs
     as much as a small statement, for every enqueue and every handler's transaction."""
     if conn.closed:
         return False
@@ -139,7 +139,7 @@ class Pools:
         return conn.is_pooled
 
     def ending(self, conn: AnyConnection, last: Last | None) -> Message | None:
-        """What ends the transaction of a handler and gives the connection back as it was; None: to be done step by step."""
+        """How the transaction of a handler ends and its connection is reset; None: step by step."""
         if not can_end(conn) or conn.is_pooled or conn.before is None or (last is not None and is_heard()):
             return None
         return message(conn, last, LEFT, f"{RESET}; {conn.settings}", scans=conn.before[_SCANS] == "on")
@@ -190,7 +190,7 @@ class Pools:
             if conn.offset != self._clock.offset:
                 self._configure(conn)
             if turn := _turn(conn, lent):
-                conn.is_theirs = None  # until it is done: whoever waits for it may be interrupted
+                conn.is_theirs = None  # until it is done: a waiting caller may be interrupted
                 conn.execute(turn.encode())
                 conn.is_theirs = bool(lent)
         except BaseException:
@@ -216,7 +216,7 @@ class Pools:
             pool.give_back(conn)
 
     def _reset_now(self, conn: OwnConnection) -> None:
-        """What a handler left on it is not for the next one."""
+        """A handler's leftovers on it are not for the next user."""
         try:
             _restore(conn)
             if conn.is_pooled:
@@ -252,7 +252,7 @@ class Pools:
             if conn.offset != self._clock.offset:
                 await self._aconfigure(conn)
             if turn := _turn(conn, lent):
-                conn.is_theirs = None  # until it is done: whoever waits for it may be cancelled
+                conn.is_theirs = None  # until it is done: a waiting caller may be cancelled
                 await conn.execute(turn.encode())
                 conn.is_theirs = bool(lent)
             if lent:

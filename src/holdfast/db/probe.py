@@ -1,4 +1,4 @@
-"""Look at a server without leaving a trace, for `holdfast doctor`.
+"""Queries that leave no trace on a server, for `holdfast doctor`.
 
 look      a statement or flow in a read-only transaction that is rolled back, with a limit on every statement
 plan      what the planner would do with a statement of the engine, under the engine's own settings
@@ -36,15 +36,15 @@ T = TypeVar("T")
 _ALONE = (
     ("statement_timeout", "0"),
     ("search_path", "pg_catalog, pg_temp"),
-    ("lock_timeout", "60s"),  # VACUUM waits for whoever alters the table, and nobody waits for it
+    ("lock_timeout", "60s"),  # VACUUM waits for sessions that alter the table, and nobody waits for it
 )
-_PROBE_WAIT = 5.0  # for a second connection through a pooler that may have no more
+_PROBE_WAIT = 5.0  # for a second connection through a pooler that may have none left
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
     between: bool  # the server process we talk to is not the one we connected to
-    shared: bool  # what one session sets, another one sees
+    shared: bool  # a session's settings are visible to another one
 
 
 class Probe:
@@ -112,7 +112,7 @@ class Probe:
             raise translate(error) or DatabaseError(str(error).strip()) from error
 
     def run_alone(self, text: str) -> None:
-        """Run what takes no transaction, and raise what the server says when it will not."""
+        """Run a statement that takes no transaction, and raise the server's error when it refuses."""
         conn = self._connection()
         try:
             self._run_alone(conn, text)
@@ -120,7 +120,7 @@ class Probe:
             raise translate(error) or DatabaseError(str(error).strip()) from error
 
     def _run_alone(self, conn: psycopg.Connection[Any], text: str) -> None:
-        """Its settings are the session's, which ends here."""
+        """Its settings last for the session, which ends here."""
         try:
             for name, value in _ALONE:
                 conn.execute(f"SET {name} = '{value}'".encode())
@@ -133,7 +133,7 @@ class Probe:
     # Beside it ------------------------------------------------------------------------------------------------------
 
     def listen(self, wait: float) -> bool:
-        """Say something where producers do, hear it where workers listen; False: it did not come within `wait` seconds."""
+        """Send a notification as producers do, receive it as workers do; False: it did not arrive within `wait` seconds."""
         return self._aside(lambda: self._listen(wait), wait + 2 * _PROBE_WAIT)
 
     async def _listen(self, wait: float) -> bool:
@@ -168,7 +168,7 @@ class Probe:
         return await psycopg.AsyncConnection.connect(dsn or self._database.dsn, **self._arguments())
 
     def _aside(self, make: Callable[[], Awaitable[T]], wait: float) -> T:
-        """In a thread and loop of its own: the caller may be in a loop already."""
+        """In a separate thread and loop: the caller may be in a loop already."""
 
         async def within() -> T:
             async with asyncio.timeout(wait):

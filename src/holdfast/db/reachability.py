@@ -1,4 +1,4 @@
-"""Whether the database is in reach, known to all sessions of it: the first one that reconnects reports it to the others.
+"""Whether the database is reachable, known to all its sessions: the first one that reconnects reports it to the others.
 
 After an outage every loop pauses for seconds between its tries. Without this each of them would find out by itself.
 """
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 
 
 class Calls(Generic[P]):
-    """Functions to call when something happens, in the thread in which it does."""
+    """Functions to call at an event, in the thread in which it happens."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Calls(Generic[P]):
 
 
 class Reachability:
-    """An outage is one line when it begins and one when it ends, however many sessions notice it, each in its own time."""
+    """An outage is one line when it begins and one when it ends, however many sessions notice it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,11 +53,11 @@ class Reachability:
         self.returned = Calls[[]]()  # a session has reconnected after an outage
 
     def is_lost(self) -> bool:
-        """Since it was said, and until it is back."""
+        """Since it was reported, and until the end of the outage."""
         return self._lost_at is not None
 
     def lost(self, error: object = "", since: float | None = None) -> None:
-        """`since`: when the connection that failed was made. One from before the last return failed with that outage."""
+        """`since`: when the failed connection was made. One from before the last return failed with that outage."""
         with self._lock:
             if self._lost_at is not None or (since is not None and since < self._back_at):
                 return

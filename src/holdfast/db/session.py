@@ -1,7 +1,7 @@
-"""A Session is one connection of a loop of our own, opened at need and reopened after a loss.
+"""A Session is one connection of an engine loop, opened when needed and reopened after a loss.
 
 Statements run one at a time. A broken or silent connection is closed and reported as ConnectionLost; the next statement
-opens a new one. So no caller ever has to think about reconnecting, and each knows when an answer is in doubt.
+opens a new one. So no caller ever has to handle reconnecting, and each knows when a reply is in doubt.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from ..model.clock import Clock
 from ..settings import Settings
 from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
-from .ear import waited
 from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
 from .reachability import Reachability
+from .readiness import waited
 
 T = TypeVar("T")
 
 
 class LoopConnection(psycopg.AsyncConnection[Any]):
-    """A cancelled statement closes it at once. The driver would ask the server to cancel and wait for the answer, up to ten
+    """A cancelled statement closes it at once. The driver would ask the server to cancel and wait for the reply, up to ten
     seconds on a half-open connection; a session throws the connection away in any case."""
 
     async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:

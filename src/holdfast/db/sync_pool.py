@@ -10,8 +10,8 @@ from typing import Any, Generic
 
 import psycopg
 
-from .ending import OwnConnection
 from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
+from .transaction_end import OwnConnection
 
 
 class _Thread(Generic[C]):
@@ -31,8 +31,8 @@ class _Thread(Generic[C]):
 
 
 class _Hurry:
-    """A statement on the connection that is not answered in time ends with an error of the driver: its line is cut. A pooler
-    that is paused takes connections, and answers nothing on them. The driver waits for that without end."""
+    """A statement that gets no reply in time ends with an error of the driver: its connection is cut. A paused pooler
+    accepts connections and never replies on them. The driver would wait for that without end."""
 
     def __init__(self, conn: psycopg.Connection[Any], seconds: float) -> None:
         self._conn = conn
@@ -102,7 +102,7 @@ class SyncPool(Pool[OwnConnection]):
         except psycopg.Error:
             self._close_dead(conn)
             return False
-        except BaseException:  # interrupted: nobody knows what is on the wire
+        except BaseException:  # interrupted: the state of the connection is unknown
             self._discard(conn)
             raise
         return True
@@ -169,5 +169,5 @@ class SyncPool(Pool[OwnConnection]):
 
 
 def _left(deadline: float) -> float:
-    """Seconds, and two at least: as long as a connection may take anyway."""
+    """Seconds, at least two: as long as a connection may take anyway."""
     return max(2.0, deadline - time.monotonic())

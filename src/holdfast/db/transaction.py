@@ -1,4 +1,4 @@
-"""The transaction a handler asks for. What is written through it commits together with the job's completion."""
+"""The transaction a handler asks for. Its writes commit together with the job's completion."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

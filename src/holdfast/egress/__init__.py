@@ -1,7 +1,7 @@
-"""Requests to addresses that others chose: the guard, and a client that nothing a server does can harm.
+"""Requests to addresses that others chose: the guard, and a client that no server can harm.
 
-`settings.py` is what an operator allows, `addresses.py` the table of networks, `guard.py` reads URLs and vets addresses,
-`client.py` sends, `wire.py` is all that knows aiohttp (extra `webhooks`), `names.py` resolves.
+`settings.py` has what an operator allows, `addresses.py` the table of networks, `guard.py` reads URLs and checks addresses,
+`client.py` sends, only `wire.py` uses aiohttp (extra `webhooks`), `names.py` resolves.
 """
 
 from .client import Client, load

@@ -1,4 +1,4 @@
-"""Which addresses are public: our own table.
+"""The table of public addresses.
 
 `ipaddress.is_global` differs between releases of Python, and has said yes to multicast, to 6to4 and NAT64 forms of
 127.0.0.1, and to metadata services of two clouds. Sources: the IANA registries of special-purpose addresses.

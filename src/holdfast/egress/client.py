@@ -23,7 +23,7 @@ _FOR_ANYBODY_TOO = frozenset(("accept", "traceparent", "tracestate", "user-agent
 
 
 class Client:
-    """Posts to URLs within an `Egress`. It never raises for what a server does: `send` returns a `Reply` or a `SendFailed`.
+    """Posts to URLs within an `Egress`. No reply of a server raises: `send` returns a `Reply` or a `SendFailed`.
 
     A name is resolved once per connection, all of its addresses are vetted, and one of those is called. Connections are kept
     for 15 seconds. `resolver` is for tests: `async (host, port) -> addresses`."""
@@ -51,7 +51,7 @@ class Client:
         return line
 
     async def close(self) -> None:
-        """Requests under way end as failed."""
+        """Requests in progress end as failed."""
         line, self._line = self._line, None
         system, self._system = self._system, None
         if system is not None:
@@ -69,7 +69,7 @@ class Client:
         await self.close()
 
     async def apply(self, egress: Egress) -> None:
-        """From now on another policy, on connections of its own. Requests under way end under the old one."""
+        """Use another policy from now on, with new connections. Requests in progress end under the old one."""
         if egress == self._egress:
             return
         self._egress = egress
@@ -89,9 +89,9 @@ class Client:
         timeout: float | None = None,
         method: Literal["POST", "HEAD"] = "POST",
     ) -> Reply | SendFailed:
-        """POST `body`, or ask for the head alone. Up to `redirects` redirects are followed, each parsed, resolved and vetted
-        anew; another host gets no header but content-*, webhook-*, ce-* and those of a trace. `timeout`: shorter than that
-        of the Egress."""
+        """POST `body`, or ask for the head alone. Up to `redirects` redirects are followed, each parsed, resolved, checked
+        again; another host gets no header except content-*, webhook-*, ce-* and those of a trace. `timeout`: shorter than
+        the Egress's own."""
         line = self._line
         if line is None:
             raise ConfigurationError("the client is not open: await client.open() first")
@@ -151,7 +151,7 @@ def _for_anybody(name: str) -> bool:
 
 
 def load() -> None:
-    """Load what sends, ahead of the first request: an event loop does nothing else meanwhile. Raises MissingExtra."""
+    """Import the client's libraries ahead of the first request: that blocks the event loop. Raises MissingExtra."""
     _wire()
 
 

@@ -1,6 +1,6 @@
-"""The guard: reads URLs strictly, and says which addresses may be called.
+"""The guard: reads URLs strictly, and decides which addresses may be called.
 
-A URL that two programs could read differently is refused: that is where guards are passed by.
+A URL that two programs could read differently is refused: such URLs are how guards are bypassed.
 """
 
 import re
@@ -75,7 +75,7 @@ class Target:
 
 
 def parse(url: str, egress: Egress) -> Target:
-    """The URL, or NotAllowed with a text for whoever wrote it. Nothing is resolved."""
+    """The URL, or NotAllowed with a text for its author. Nothing is resolved."""
     parts = _split(url)
     schemes = ("https", "http") if egress.allow_http else ("https",)
     if parts.scheme not in schemes or not url.startswith(
@@ -187,7 +187,7 @@ def _within(address: Address, networks: tuple[Network, ...]) -> bool:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Refuse headers that are not text of one line, or that are the client's own business."""
+    """Refuse headers that are not text of one line, or that only the client may set."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.match(name):
             raise ConfigurationError(f"{name!a} is no name of a header")

@@ -10,16 +10,16 @@ from typing import TypeAlias
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 PLACES = 32  # look-ups at once of names that are quick, or not known yet; as many of those that were slow
-THREADS = 256  # of them all, with those that nobody waits for any more
+THREADS = 256  # of them all, with those that nobody awaits any more
 QUICK = 1.0  # seconds after which a look-up gives up its place, and its name counts as slow
 REMEMBERED = 10_000  # slow names
 
 
 class SystemResolver:
-    """The system's resolver, in threads of its own, for one event loop.
+    """The system's resolver, in separate threads, for one event loop.
 
-    Whoever chose a name may see to it that its look-up takes long. So one name has one look-up at a time, which all who ask
-    for it share; and a name that was slow waits for places of its own, so that it holds up other slow names alone.
+    The owner of a name may make its look-up slow. So one name has one look-up at a time, which all its callers
+    share; and a name that was slow waits for separate places, so that it delays other slow names only.
 
     It asks for the full name, with a last dot: the search list of the machine is not tried, the hosts file is not read."""
 
@@ -41,7 +41,7 @@ class SystemResolver:
     def _ended(self, host: str, task: "asyncio.Task[list[str]]") -> None:
         del self._under_way[host]
         if not task.cancelled():
-            task.exception()  # perhaps nobody waits for it any more
+            task.exception()  # perhaps nobody awaits it any more
 
     async def _find(self, host: str) -> list[str]:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What comes of a request: a `Reply`, or a `SendFailed`. Never an exception."""
+"""The result of a request: a `Reply`, or a `SendFailed`. Never an exception."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Kind: TypeAlias = Literal["dns", "refused_address", "connect", "tls", "timeout",
 
 LONGEST_WAIT = 86400.0
 
-# One text for a name that is not there and for one that leads inward: else strangers could ask which names exist.
+# One text for a name that does not exist and for one that leads inward: otherwise strangers could probe for names.
 _NOWHERE = "the host name does not lead to an address that may be called"
 _PUBLIC: dict[Kind, str] = {
     "dns": _NOWHERE,
@@ -36,7 +36,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """There was no whole reply. `detail` is for operators; `public` may be shown to whoever chose the URL."""
+    """There was no whole reply. `detail` is for operators; `public` may be shown to the person who chose the URL."""
 
     kind: Kind
     detail: str
@@ -56,7 +56,7 @@ class SendFailed:
 def retry_after(
     headers: Mapping[str, str], now: datetime | None = None, *, longest: float = LONGEST_WAIT
 ) -> float | None:
-    """Seconds that a server asks to wait: a whole number or a date, at most `longest`. None: nothing that counts."""
+    """Seconds that a server asks to wait: a whole number or a date, at most `longest`. None: no valid value."""
     text = headers.get("retry-after", "").strip()
     if not text or len(text) > 100:
         return None

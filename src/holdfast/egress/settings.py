@@ -1,4 +1,4 @@
-"""What may be called, and for how long: `Egress`. It never changes; a client is given a new one."""
+"""Which addresses may be called, and for how long: `Egress`. It never changes; a client is given a new one."""
 
 import ssl
 from collections.abc import Iterable, Sequence
@@ -177,7 +177,7 @@ def _proxy(url: str | None) -> str | None:
         good = False
     if not good:
         raise ConfigurationError(
-            "proxy must be an address like http://proxy.example:4750, and no more than that"
+            "proxy must be an address such as http://proxy.example:4750, without a path or query"
         )
     return url
 

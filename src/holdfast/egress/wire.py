@@ -1,7 +1,7 @@
-"""All that knows aiohttp: connections that the guard has vetted, one request, and what an error means.
+"""The only module that uses aiohttp: connections that the guard has checked, one request, and the meaning of errors.
 
-The guard stands at two places. The resolver vets every address of a name before one is dialled, and the socket factory vets
-what is dialled in the end: aiohttp asks no resolver about literal addresses.
+The guard is called in two places. The resolver checks every address of a name before one is dialled, and the socket factory
+checks the address that is dialled: aiohttp asks no resolver about literal addresses.
 """
 
 import asyncio
@@ -29,16 +29,14 @@ KEEP_ALIVE = 15.0
 MOST_KEPT = 256  # connections; above that each is closed after its request
 MOST_BODY = 64 * 1024
 MOST_HEAD = 64 * 1024
-MOST_TARGETS = (
-    1024  # URLs that need not be read again: what they are follows from the text and the policy alone
-)
-MOST_ADDRESSES = 8  # of a name that are tried
-MOST_INTERIM = 16  # replies of 1xx before the one that counts: each costs time of the event loop
-_STREAMED = 2**20  # a body from here on is written piece by piece
+MOST_TARGETS = 1024  # URLs that need not be read again: the result depends on the text and the policy alone
+MOST_ADDRESSES = 8  # addresses of a name that are tried
+MOST_INTERIM = 16  # 1xx replies before the final one: each costs time of the event loop
+_STREAMED = 2**20  # a larger body is written piece by piece
 
 
 class Attempt:
-    """What one request came by: which address was dialled last, on which connection it is, whether the guard said no."""
+    """How one request was made: the last dialled address, its connection, whether the guard refused."""
 
     __slots__ = ("address", "connection", "refused")
 
@@ -52,15 +50,15 @@ ATTEMPT: ContextVar[Attempt] = ContextVar("holdfast_egress_attempt")
 
 
 class HeadTooLarge(Exception):
-    """The headers of a reply are more than is kept of them."""
+    """The headers of a reply exceed the limit."""
 
 
 class TooManyInterim(Exception):
-    """The server goes on saying that its reply is yet to come."""
+    """The server keeps sending 1xx replies."""
 
 
 class _Guarded(AbstractResolver):
-    """Resolves a name once and vets all of it: one bad address refuses the name."""
+    """Resolves a name once and checks all its addresses: one bad address refuses the name."""
 
     def __init__(self, egress: Egress, resolve: Resolver) -> None:
         self._egress, self._resolve = egress, resolve
@@ -98,7 +96,7 @@ def _vetted(address: str, egress: Egress) -> Address:
 
 
 class _Response(aiohttp.ClientResponse):
-    """Notes whom it came from; later the connection may be somebody else's. Of replies before the reply it reads a few."""
+    """Notes the peer's address; later the connection may serve another request. Of 1xx replies it reads a few."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         attempt = ATTEMPT.get()
@@ -124,7 +122,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 class Line:
-    """The connections of one policy. Another policy has other connections, so none is used under a policy that would
+    """The connections of one policy. Each policy has separate connections, so none is used under a policy that would
     refuse it."""
 
     def __init__(self, egress: Egress, resolve: Resolver) -> None:
@@ -138,7 +136,7 @@ class Line:
             socket_factory=self._plain if egress.proxy else self._vetted,
             ssl=_tls(egress),
             use_dns_cache=False,
-            limit=0,  # whoever sends bounds how much: a full pool would let one slow host hold up all
+            limit=0,  # the caller bounds how much: a full pool would let one slow host delay all
             keepalive_timeout=KEEP_ALIVE,
         )
         self._session = aiohttp.ClientSession(
@@ -158,7 +156,7 @@ class Line:
         family, kind, protocol, _, address = info
         ATTEMPT.get().address = address[0]
         made = socket.socket(family, kind, protocol)
-        # What comes at once is parsed at once, and nothing else happens meanwhile.
+        # Data that arrive at once are parsed at once, and nothing else happens meanwhile.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_BODY)
         self._sockets.add(made)
         return made
@@ -170,7 +168,7 @@ class Line:
     async def request(
         self, method: str, target: Target, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and the beginning of the body. Raises whatever goes wrong."""
+        """Status, headers and the beginning of the body. Raises every error."""
         sent = {"User-Agent": "holdfast", "Accept-Encoding": "identity", **headers}
         if len(self._sockets) > MOST_KEPT:
             sent["Connection"] = "close"
@@ -190,7 +188,7 @@ class Line:
                 found = (response.status, _head(response), await _beginning(response.content))
                 if (
                     response.connection is None
-                ):  # read to its end and given back: somebody else may have it by now
+                ):  # read to its end and returned to the pool: another request may have it by now
                     attempt.connection = None
                 return found
             finally:
@@ -198,7 +196,7 @@ class Line:
         finally:
             self._attempts.discard(attempt)
             if attempt.connection is not None:
-                attempt.connection.abort()  # a mere close would wait for the server to read what it was sent
+                attempt.connection.abort()  # close() would wait for the server to read the request
 
     async def close(self) -> None:
         for attempt in self._attempts:
@@ -246,10 +244,10 @@ _MEANING: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Kind, str |
 
 
 def meaning(error: Exception) -> tuple[Kind, str]:
-    """What an error is, and a text for operators. The texts of aiohttp hold whole URLs, which may be secrets."""
+    """The failure for an error, with a text for operators. The texts of aiohttp contain whole URLs, which may be secrets."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         refused = error.status in (403, 407)
-        return "refused_address" if refused else "connect", f"the proxy said {error.status}"
+        return "refused_address" if refused else "connect", f"the proxy replied {error.status}"
     if isinstance(error, aiohttp.ClientResponseError):
         if error.message.startswith(("Got more than", "Too many headers")):
             return "too_large", "a line of the head of the reply is too long, or it has too many lines"

@@ -129,7 +129,7 @@ class Crew:
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
 
     def end(self) -> None:
-        """Whatever they do, none of ours is left."""
+        """Whatever happens, no process of the lab is left."""
         for member in self.alive:
             with contextlib.suppress(HoldfastError, ProcessLookupError):
                 member.kill()

@@ -1,6 +1,6 @@
 """Where worker processes come from: one process that has imported everything, and forks. So a worker is there at once.
 
-This is the lab's side; cradle.py is the process.
+This is the lab's side; fork_server.py is the process.
 """
 
 import contextlib

@@ -42,7 +42,7 @@ class Hall:
         return self.stage
 
     def look(self, number: int) -> str:
-        """What a page shows, as JSON, and kept for the tape."""
+        """The content of a page, as JSON, and kept for the tape."""
         stage = self.now(number)
         seen: dict[str, Any] = {**stage.look(), "playing": self.is_playing, "trouble": self.trouble}
         text = json.dumps(seen, default=str)
@@ -52,7 +52,7 @@ class Hall:
         return text
 
     def past(self, number: int, at: float) -> str:
-        """What was seen then."""
+        """The content at that time."""
         self.now(number)
         if not self._past:
             return self.look(number)

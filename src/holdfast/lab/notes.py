@@ -1,4 +1,4 @@
-"""What a process writes down: one JSON line each, whole or not at all, also when the process is killed the next moment."""
+"""Notes of a process: one JSON line each, whole or not at all, also when the process is killed the next moment."""
 
 import json
 import os

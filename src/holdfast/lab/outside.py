@@ -44,12 +44,12 @@ def step() -> None:
 
 
 def apart(app: Holdfast) -> psycopg.Connection[Any]:
-    """A connection of the handler's own, outside of its job: whatever it writes stays, whoever owns the job."""
+    """A connection of the handler's own, outside of its job: its writes stay, whichever worker owns the job."""
     return psycopg.connect(app.database.dsn, autocommit=True)
 
 
 def mail(app: Holdfast, job: Job, order_id: int) -> None:
-    """What the mail server saw. Nobody can take a mail back."""
+    """The mails that the mail server got. Nobody can take a mail back."""
     with apart(app) as conn:
         conn.execute(
             "INSERT INTO mails (order_id, job, fence, pid) VALUES (%s, %s, %s, %s)",

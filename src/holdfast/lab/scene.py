@@ -1,4 +1,4 @@
-"""What a scene is made of. A scene is one module with an app, whose tasks its workers run, and a SCENE."""
+"""The parts of a scene. A scene is one module with an app, whose tasks its workers run, and a SCENE."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

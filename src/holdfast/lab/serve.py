@@ -1,4 +1,4 @@
-"""`holdfast lab`, in a browser: on this machine alone, for whoever has the address that it prints."""
+"""`holdfast lab`, in a browser: on this machine alone, for users of the address that it prints."""
 
 import sys
 

@@ -34,7 +34,7 @@ SESSION, CSRF = "holdfast_lab_session", "holdfast_lab_csrf"  # a dashboard on an
 
 
 class LabSite(Site):
-    """What the shared frame of the pages asks for: a name, and scenes in place of a menu."""
+    """The parts that the shared frame of the pages requires: a name, and scenes in place of a menu."""
 
     def __init__(self, hall: Hall, login: OneTimeUrl) -> None:
         self.scenes = all_scenes()
@@ -125,7 +125,7 @@ async def _find(site: LabSite, call: Call) -> Response:
 
 
 async def _show(site: LabSite, call: Call, number: int) -> Response:
-    """A page opens nothing: who only looks ends nobody's scene."""
+    """A page opens no scene: viewing ends nobody else's scene."""
     scene, stage = scene_of(number), site.hall.stage
     is_open = stage is not None and stage.scene.number == number
     context = {
@@ -144,7 +144,7 @@ async def _stream(site: LabSite, call: Call, number: int) -> Response:
 
 
 async def _frames(site: LabSite, number: int) -> AsyncIterator[bytes]:
-    """One look serves all tabs. What did not change is not sent again."""
+    """One reading serves all tabs. Unchanged parts are not sent again."""
     sent, quiet = "", 0.0
     loop = asyncio.get_running_loop()
     ends = loop.time() + LASTS

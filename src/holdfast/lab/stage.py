@@ -92,7 +92,7 @@ class Stage:
         member = self.crew.by_pid(pid)
         return str(pid) if member is None else member.name
 
-    # What is there --------------------------------------------------------------------------------------------------
+    # State --------------------------------------------------------------------------------------------------
 
     def sql(self, query: str, params: Sequence[object] = ()) -> list[dict[str, Any]]:
         with self._lock:
@@ -189,7 +189,7 @@ class Stage:
             (self.folder / STEPPING).unlink(missing_ok=True)
 
     def hold(self, place: str, on: bool = True) -> None:
-        """Handlers wait at this place, or go on."""
+        """Handlers wait at this place, or continue."""
         if on:
             (self.folder / f"hold-{place}").touch()
         else:
@@ -211,7 +211,7 @@ class Stage:
         self._pen.write("did", text, tone=tone)
 
     def act(self, name: str, of: str | None = None) -> None:
-        """What a button does. One at a time."""
+        """The act of a button. One at a time."""
         act = self.act_named(name)
         with self._acting, self._heard():
             if act.of_worker:

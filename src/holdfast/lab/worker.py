@@ -1,4 +1,4 @@
-"""What a worker process of the lab does: it is an ordinary worker, and notes every statement that it runs."""
+"""A worker process of the lab: an ordinary worker that notes every statement that it runs."""
 
 import importlib
 import logging

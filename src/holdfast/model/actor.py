@@ -1,4 +1,4 @@
-"""Who acts, for the audit: a name, and by which surface, from where and why."""
+"""Who acts, for the audit: a name, the surface, the address and the reason."""
 
 import ipaddress
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Actor:
         object.__setattr__(self, "reason", reason or None)
 
     def because(self, reason: str | None) -> "Actor":
-        """The same with a reason; None: with the one it has."""
+        """The same with a reason; None: with its own."""
         return self if reason is None else replace(self, reason=reason)
 
     def within(self, operation: UUID) -> "Actor":
@@ -45,7 +45,7 @@ def actor_of(who: "str | Actor") -> Actor:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is one of the Internet: a client on a socket of the machine has none."""
+    """Whether it is an Internet address: a client on a local socket has none."""
     try:
         ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -54,7 +54,7 @@ def is_address(text: str) -> bool:
 
 
 def _address(text: str) -> str:
-    """Without the zone of a link-local address, which PostgreSQL does not take."""
+    """Without the zone of a link-local address, which PostgreSQL rejects."""
     try:
         return str(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:

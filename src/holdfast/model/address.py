@@ -22,7 +22,7 @@ _NOT_ABOUT_THE_SERVER = {
 
 def libpq_address(url: str) -> str:
     """`postgresql+asyncpg://h/d?ssl=require` as `postgresql://h/d?sslmode=require`. A scheme that is not PostgreSQL's is
-    refused; what is no url at all (`host=... dbname=...`) stays as it is."""
+    refused; a text that is no url (`host=... dbname=...`) is returned as it is."""
     found = _SCHEME.match(url)
     if found is None:
         return url

@@ -1,4 +1,4 @@
-"""What an ASGI app of ours needs of HTTP, without a framework: types, a body within bounds, a reply."""
+"""What Holdfast's ASGI apps need of HTTP, without a framework: types, a body within bounds, a reply."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
@@ -46,7 +46,7 @@ def by_name(headers: AnyHeaders) -> dict[str, list[str]]:
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:
-    """Those of a request, as by_name() has them."""
+    """The headers of a request, as by_name() returns them."""
     found: dict[str, list[str]] = {}
     for raw, value in scope["headers"]:
         name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
@@ -58,7 +58,7 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
 
 
 async def read_body(headers: Mapping[str, Sequence[str]], receive: Receive, most: int, larger: str) -> bytes:
-    """The whole body. BadBody as soon as it is known to be larger than `most`, which is before reading where it says so."""
+    """The whole body. BadBody as soon as it is known to be larger than `most`, before reading if its header says so."""
     length = headers.get("content-length", ["0"])[0]
     if not (length.isascii() and length.isdigit()):
         raise BadBody(400, "Content-Length is no number")
@@ -117,7 +117,7 @@ async def _read(receive: Receive, most: int, larger: str) -> bytes:
 
 
 async def respond(scope: Scope, send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    """A whole reply. A sender that is refused before it has sent all would go on sending: HTTP/1 ends its connection."""
+    """A whole reply. A sender that is refused before it has sent all would keep sending: HTTP/1 ends its connection."""
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     pairs.append((b"content-length", b"%d" % len(body)))
     if status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1"):
@@ -127,7 +127,7 @@ async def respond(scope: Scope, send: Send, status: int, body: bytes, headers: M
 
 
 async def not_http(scope: Scope, receive: Receive, send: Send) -> bool:
-    """Whether it was no request: the start and end of a server that serves the app by itself, or a websocket, refused."""
+    """Whether it was no request: the lifespan of a server that serves the app alone, or a websocket, which is refused."""
     if scope["type"] == "http":
         return False
     if scope["type"] != "lifespan":

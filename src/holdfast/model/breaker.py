@@ -50,7 +50,7 @@ def _period(value: Duration, what: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A breaker looks at how an attempt ends. `call`: attempts of one call fail together, and count once."""
+    """A breaker counts how an attempt ends. `call`: attempts of one call fail together, and count once."""
 
     task: str
     breaker: Breaker

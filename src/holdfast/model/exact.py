@@ -1,4 +1,4 @@
-"""JSON with every number as it is written, to the last digit: what PostgreSQL keeps, a float or Python's limits may not."""
+"""JSON with every number exactly as written: PostgreSQL keeps that; a float or Python's limits may not."""
 
 import json
 import re

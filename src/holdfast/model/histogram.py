@@ -1,4 +1,4 @@
-"""Times in buckets that double: bucket n holds what took less than 2 ** (n - 10) seconds, and not less than half of that.
+"""Times in buckets that double: bucket n counts times below 2 ** (n - 10) seconds, and at least half of that.
 The first begins at 0, and the last has no end: 24 of them reach from a millisecond to two hours."""
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Percentiles:
     p99: float
 
 
-# By the exponent that frexp() returns; the negative ones count from the end. A look costs less than a calculation, and
+# By the exponent that frexp() returns; the negative ones count from the end. A lookup costs less than a calculation, and
 # every job that ends makes two.
 PLACES = tuple(min(max(power + _ONE, 0), _LAST) for power in (*range(1025), *range(-1074, 0)))
 
@@ -33,7 +33,7 @@ def end_of(bucket: int) -> float:
 
 
 def percentiles(counts: Sequence[int], longest: float) -> Percentiles | None:
-    """`longest` is the longest of all, which none exceeds. None: there is nothing to go by."""
+    """`longest` is the longest of all, which none exceeds. None: there are no values."""
     if not sum(counts):
         return None
     return Percentiles(*(round(_at(counts, share, longest), 6) for share in (0.5, 0.95, 0.99)))

@@ -139,14 +139,14 @@ class NewRow(NamedTuple):
     replace_key: str | None = None
 
     def queues(self) -> set[str]:
-        """Its queue, and those of everything that follows it."""
+        """Its queue, and the queues of everything that follows it."""
         return {self.queue}.union(*(row.queues() for row in self.follow_ups))
 
 
 class Enqueued(NamedTuple):
-    """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
+    """The database's result of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
-    id_text: str | None  # for UUID(); few ask for it, and to make one takes longer than the rest of this
+    id_text: str | None  # for UUID(): seldom asked for, and slower to make than the rest of this
     created: bool
     conflict: str | None = None
 
@@ -163,7 +163,7 @@ enqueued_of = cast(
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What became of a job, as a waiting producer sees it."""
+    """The state of a job, as a waiting producer sees it."""
 
     state: str  # waiting | completed | cancelled | dead_letter | gone
     result: str | None = None  # JSON text

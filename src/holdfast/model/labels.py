@@ -1,4 +1,4 @@
-"""Labels that a worker has: `zone=a,team=mail`."""
+"""Labels of a worker: `zone=a,team=mail`."""
 
 import re
 
@@ -10,7 +10,7 @@ _LONGEST = 200  # characters of a value
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """The labels by name; a text that is none is refused, and says which part."""
+    """The labels by name; an invalid text is refused, with its invalid part."""
     found: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, mark, value = (side.strip() for side in part.partition("="))

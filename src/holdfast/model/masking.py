@@ -1,5 +1,5 @@
-"""What people must not read where they have no need to: values under names that mean secrets, and what looks like one
-wherever it stands."""
+"""Masking of secrets: values under names that mean secrets, and texts that look like secrets
+wherever they are."""
 
 import functools
 import itertools
@@ -99,7 +99,7 @@ class _Masking:
 
 
 def masked_text(text: str, most: int = _LONGEST, names: Collection[str] = ()) -> str:
-    """The text with every secret in it replaced, and `most` characters of it. So is a value beside one of `names`, as
+    """The text with every secret in it replaced, `most` characters of it. A value beside one of `names` is a secret too, as
     errors quote it: `name=value`, `'name': value`, or `parameter 'name' must be a number: not value`."""
     more = ""
     if len(text) > most:
@@ -117,7 +117,7 @@ def masked_text(text: str, most: int = _LONGEST, names: Collection[str] = ()) ->
 
 @functools.lru_cache(128)
 def _beside(names: frozenset[str]) -> tuple[re.Pattern[str], ...]:
-    """What stands beside one of the names. What is looked over for each of them has a bound."""
+    """The value beside one of the names. The text that is searched for each of them is bounded."""
     one = rf"(?<!\w)(?:{'|'.join(re.escape(name) for name in sorted(names))})"
     return (
         re.compile(rf"({one}(?:[\"']\s{{0,8}}:|\s{{0,8}}=)\s{{0,8}}){_VALUE}"),

@@ -77,16 +77,16 @@ class Held(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Misfit(Outcome):
-    """The payload does not fit the signature of this worker: set aside for one whose signature differs."""
+    """The payload does not fit the signature of this worker: set aside for a worker with another one."""
 
     reason: str
     signature: str  # the fingerprint that refused it
-    newer: bool = False  # only newer code can take it: it waits, and is never a dead letter for that
+    newer: bool = False  # only newer code can take it: it waits, and never becomes a dead letter for that
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(Outcome):
-    """Nothing to settle: the job is no longer ours."""
+    """Nothing to settle: this worker does not own the job any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SettledElsewhere(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Suspended(Outcome):
-    """Nothing to settle: the handler put its job back itself, until something happens. No attempt is spent."""
+    """Nothing to settle: the handler put its job back itself, until an event. No attempt is spent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which release runs: Holdfast's own, and the application's."""
+"""Which release runs: Holdfast's, and the application's."""
 
 import re
 import sys

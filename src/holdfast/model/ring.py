@@ -3,11 +3,11 @@
 A worker has a seat: the lowest number that is free. Seat n takes its share evenly from the seats before it, one
 bucket (a virtual node) at a time. So seats without a hole between them have equally many buckets, and a join or a
 leave moves the buckets of that one worker and nothing else. Those of an empty seat go to all the others by hash, and
-come back with who takes it next: a restarted worker owns what it owned before. Workers move up when the
+return to the next worker that takes the seat: a restarted worker owns what it owned before. Workers move up when the
 last seats leave holes behind (runtime/ring.py).
 
-The ring is affinity only. Two workers that see different members look at the same keys, and the database lets one
-have the jobs.
+The ring is affinity only. Two workers that see different members propose the same keys, and the database gives the jobs
+to one of them.
 """
 
 import functools
@@ -18,18 +18,16 @@ from collections.abc import Collection
 
 from .bucket import BUCKETS
 
-_taken: list[list[int]] = [
-    [0] for _ in range(BUCKETS)
-]  # of each bucket: the seats that took it, one after the other
+_taken: list[list[int]] = [[0] for _ in range(BUCKETS)]  # for each bucket: the seats that took it, in order
 _seats = [1]  # how many seats have taken their share so far
 _growing = threading.Lock()
 
 
 @functools.lru_cache(maxsize=2 * BUCKETS)
 def _scores(kind: str, seat: int) -> tuple[int, ...]:
-    """How much a seat would like each bucket, to take or to inherit: the same in every process and every release.
+    """How much a seat wants each bucket, to take or to inherit: the same in every process and every release.
 
-    Two kinds, because what a seat did not take it likes less than others do, and would hardly ever inherit.
+    Two kinds, because a seat wants the buckets it did not take less than others do, and would hardly ever inherit.
     """
     return struct.unpack(f">{BUCKETS}Q", hashlib.shake_128(f"{kind} {seat}".encode()).digest(8 * BUCKETS))
 
@@ -61,10 +59,10 @@ def _owners(seats: frozenset[int]) -> tuple[int, ...]:
 
 
 def owners(seats: Collection[int]) -> tuple[int, ...]:
-    """The seat that owns each bucket; at least one seat is taken. From the 1025th on a seat has nothing."""
+    """The seat that owns each bucket; at least one seat is taken. From the 1025th on a seat owns nothing."""
     return _owners(frozenset(seats))
 
 
 def buckets_of(seat: int, seats: Collection[int]) -> list[int]:
-    """What one seat owns."""
+    """The buckets of one seat."""
     return [bucket for bucket, owner in enumerate(owners(seats)) if owner == seat]

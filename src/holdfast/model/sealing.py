@@ -1,7 +1,7 @@
-"""Secrets at rest: sealed by AES-256-GCM under a ring of keys, which stands in the environment and never in the database.
+"""Secrets at rest: sealed by AES-256-GCM under a ring of keys, which is in the environment and never in the database.
 
-`HOLDFAST_SECRET_KEYS=2026b:BASE64,2026a:BASE64`: the first key seals, and every key opens. What is sealed is bound to where
-it stands (`bound_to`): a row that is copied to another endpoint cannot be opened there. Without a ring secrets stand bare.
+`HOLDFAST_SECRET_KEYS=2026b:BASE64,2026a:BASE64`: the first key seals, and every key opens. A sealed value is bound to its
+place (`bound_to`): a row that is copied to another endpoint cannot be opened there. Without a ring secrets are stored bare.
 """
 
 import base64
@@ -25,7 +25,7 @@ _TAG_BYTES = 16
 
 
 class Hidden(str):
-    """A text that is not shown: its repr is `<hidden>`, so that no log, traceback or error report of one with it has it."""
+    """A text that is not shown: its repr is `<hidden>`, so that no log, traceback or error report contains it."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class HiddenBytes(bytes):
 
 
 class Sealed(NamedTuple):
-    """What is stored: the bytes, and which key opens them; None: they are bare."""
+    """What is stored: the bytes, and the key that opens them; None: they are bare."""
 
     key_id: str | None
     data: bytes
@@ -53,7 +53,7 @@ class Sealed(NamedTuple):
 
 
 def bound_to(kind: str, endpoint: UUID, secret: UUID | None = None) -> bytes:
-    """Where a sealed text stands: what it is, of which endpoint, and which of them."""
+    """The place of a sealed text: its kind, its endpoint, its number."""
     return f"holdfast {kind}\0".encode() + endpoint.bytes + (b"" if secret is None else secret.bytes)
 
 
@@ -93,7 +93,7 @@ class KeyRing:
         return Sealed(name, nonce + _cipher(self._keys[name]).encrypt(nonce, text.encode(), where))
 
     def open(self, sealed: Sealed, where: bytes) -> Hidden:
-        """SecretUnreadable: its key is not in the ring, or it is not what was sealed here."""
+        """SecretUnreadable: its key is not in the ring, or it was not sealed for this place."""
         if sealed.key_id is None:
             return Hidden(sealed.data.decode())
         key = self._keys.get(sealed.key_id)

@@ -1,4 +1,4 @@
-"""Values of the user's for an error message. Nothing here raises, whatever the methods of the value do."""
+"""Users' values in error messages. Nothing here raises, whatever the methods of the value do."""
 
 import reprlib
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def shown(value: object) -> str:
 
 
 def text_of(value: object, lacks: str) -> str:
-    """str() of it, as a plain str; `lacks` says what there is not when that raises."""
+    """str() of it, as a plain str; `lacks` names what is missing if that raises."""
     try:
         return str.__str__(str(value))
     except BaseException as error:  # noqa: BLE001

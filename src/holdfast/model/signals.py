@@ -1,4 +1,4 @@
-"""What a handler raises to say how its attempt ends.
+"""Exceptions that a handler raises to decide how its attempt ends.
 
 They derive from BaseException so that an `except Exception` in the handler does not swallow them.
 """
@@ -7,7 +7,7 @@ from .duration import Duration
 
 
 class HandlerSignal(BaseException):
-    """The base of what a handler may raise to end its attempt on purpose."""
+    """The base of the signals by which a handler ends its attempt on purpose."""
 
 
 class Retry(HandlerSignal):

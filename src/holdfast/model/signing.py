@@ -1,6 +1,6 @@
 """Signatures of Standard Webhooks 1.0, made and checked: v1 (HMAC-SHA256) and v1a (ed25519).
 
-What is signed is `id.timestamp.body`, over the bytes of the body as they are sent. A secret is text: `whsec_` and base64 of
+The signed text is `id.timestamp.body`, over the bytes of the body as they are sent. A secret is text: `whsec_` and base64 of
 the HMAC key, `whsk_` and base64 of an ed25519 private key, or `whpk_` and base64 of its public key, which can only check.
 """
 
@@ -18,7 +18,7 @@ from ..distribution import install
 from ..errors import ConfigurationError
 from .sealing import Hidden
 
-MOST_SIGNATURES = 10  # of one header that are looked at
+MOST_SIGNATURES = 10  # signatures of one header that are checked
 _ID = re.compile("[!-~]{1,256}")
 _PREFIXES = ("whsec_", "whsk_", "whpk_")
 
@@ -99,7 +99,7 @@ def new_secret(scheme: str = "v1") -> str:
 
 
 def public_key(secret: str) -> str | None:
-    """What a receiver checks v1a signatures with: `whpk_...`. None: the secret is an HMAC key, and both sides need it."""
+    """The key that receivers check v1a signatures with: `whpk_...`. None: the secret is an HMAC key, shared by both."""
     key = key_of(secret)
     return key.public if isinstance(key, Ed25519Key) else None
 
@@ -120,7 +120,7 @@ def key_of(secret: str) -> Key:
 
 
 def unbase64(text: str) -> bytes | None:
-    """The bytes, when this is the one way to write them: the last character has bits that a decoder passes over."""
+    """The bytes, if the text is their only valid form: the last character has bits that a decoder ignores."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -144,7 +144,7 @@ def signature_header(keys: Sequence[str], message_id: str, timestamp: int, body:
 
 
 def fits(keys: Sequence[str], message_id: str, timestamp: str, header: str, body: bytes) -> bool:
-    """Whether one of the signatures is by one of the secrets. Looks at all of them, whichever fits."""
+    """Whether one of the signatures is by one of the secrets. Checks all of them, whichever fits."""
     message = signed_bytes(message_id, timestamp, body)
     found = False
     for part in header.split(" ")[:MOST_SIGNATURES]:

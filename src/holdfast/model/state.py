@@ -25,7 +25,7 @@ PENDING: Final = "pending"
 SCHEDULED: Final = "scheduled"  # pending, and due later
 PROCESSING: Final = "processing"
 HELD: Final = "held"
-BLOCKED: Final = "blocked"  # failed for good, and its key waits for it
+BLOCKED: Final = "blocked"  # failed, and its key waits for it
 QUARANTINED: Final = "quarantined"  # its row makes statements fail
 COMPLETED: Final = "completed"
 CANCELLED: Final = "cancelled"
@@ -34,7 +34,7 @@ PARKED: Final = "parked"  # a dead letter, and its key is parked
 RETRY: Final = "retry"
 SNOOZED: Final = "snoozed"
 RELEASED: Final = "released"
-SUSPENDED: Final = "suspended"  # put back by its handler, until something happens
+SUSPENDED: Final = "suspended"  # put back by its handler, until an event
 LOST: Final = "lost"  # no longer ours
 BUSY: Final = "busy"  # another transaction holds the row right now
 FAILED: Final = (
@@ -42,8 +42,8 @@ FAILED: Final = (
 )
 DISCARDED: Final = "discarded"
 WAITING: Final = "waiting"  # not finished, as a producer that waits for the result sees it
-GONE: Final = "gone"  # nothing is kept of it: a job that ended, here or by a later owner
-OTHER: Final = "other"  # a label for what has none of its own
+GONE: Final = "gone"  # no row is kept: a job that ended, here or under a later owner
+OTHER: Final = "other"  # the label of values that have none
 
 JOB_STARTED: Final = "job.started"
 JOB_HELD: Final = "job.held"
@@ -59,7 +59,7 @@ JOB_LOST: Final = "job.lost"
 JOB_GONE: Final = "job.gone"
 JOB_FAILED: Final = "job.failed"
 
-NEVER: Final = 9999  # the year of a job that is due when something happens
+NEVER: Final = 9999  # the year of a job that is due at an event
 
 QUEUE_JOBS: Final = "queue_jobs"  # the gauge of jobs that are there, by state
 
@@ -126,7 +126,7 @@ OUTCOMES: Final[dict[type[Outcome], Word]] = {
 
 LIVE: Final = tuple(row.word for row in TABLE.values() if row.live)
 FINISHED: Final = tuple(row.word for row in TABLE.values() if row.archive)
-STATES: Final = (*LIVE, *FINISHED, DEAD_LETTER)  # of a job that can be looked at
+STATES: Final = (*LIVE, *FINISHED, DEAD_LETTER)  # of a job that has a row
 FINAL: Final = tuple(row.word for row in TABLE.values() if row.final)
 DEAD: Final = tuple(row.word for row in TABLE.values() if row.dead)
 UNSETTLED: Final = (LOST, BUSY)  # a settle that changed nothing

@@ -1,4 +1,4 @@
-"""Bytes become a JSON value: strictly, so that what is stored is what was sent, and every reader reads the same."""
+"""Bytes to a JSON value, strictly, so that the stored value is the sent one, and every reader reads the same."""
 
 import json
 from typing import Any, NoReturn
@@ -36,7 +36,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _twice(pairs: list[tuple[str, Any]]) -> str:
-    """The first key that was there before. Whoever sends it says how many there are: each is looked at once."""
+    """The first repeated key. The sender decides how many there are: each is compared once."""
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:

@@ -1,4 +1,4 @@
-"""What a task did since the last report, in sums."""
+"""The work of a task since the last report, in sums."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ def _empty() -> list[int]:
 
 
 def _count(counts: list[int], ordered: list[float]) -> None:
-    """Add values to their buckets: a look for each bucket that they reach, and none for each value."""
+    """Add values to their buckets: one lookup for each bucket in use, and none for each value."""
     at = bisect_right(ordered, 0.0)
     counts[0] += at
     while at < len(ordered):
@@ -47,7 +47,7 @@ class Sums:
         self.waits[PLACES[frexp(wait)[1]] if wait > 0.0 else 0] += 1
 
     def attempts(self, runs: list[float], waits: list[float]) -> None:
-        """Many that completed, as attempt() does it one by one."""
+        """Many that completed, like attempt() for each."""
         if not runs:
             return
         self.completed += len(runs)

@@ -19,7 +19,7 @@ _CONTROL = re.compile(
 
 
 def storable(text: str, limit: int = ERROR_BYTES) -> str:
-    """The text without what PostgreSQL refuses, cut to `limit` bytes of UTF-8."""
+    """The text without characters that PostgreSQL refuses, cut to `limit` bytes of UTF-8."""
     if text.isascii() and len(text) <= limit and "\0" not in text:
         return text
     if len(text) > limit:
@@ -40,7 +40,7 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def _from_the_handler(error: BaseException) -> TracebackType | None:
-    """The traceback without the frames of ours that lead to the user's code; all of it when there is no other."""
+    """The traceback without Holdfast's frames before the user's code; all of it if there are no others."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
         frame = frame.tb_next
@@ -61,5 +61,5 @@ def describe(error: BaseException) -> ErrorText:
 
 
 def command(*words: str) -> str:
-    """A line for a shell, whatever is in the words."""
+    """A line for a shell, whatever the words contain."""
     return printable(shlex.join(words))

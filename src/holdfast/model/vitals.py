@@ -1,4 +1,4 @@
-"""How a worker's process is: what it says of itself with its heartbeat."""
+"""The vital signs of a worker's process, as it reports them with its heartbeat."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    memory: int | None  # bytes that are resident; None: this system does not say
+    memory: int | None  # resident bytes; None: this system does not report them
     load: float | None  # of its machine, over the last minute
     lag: float  # seconds that its event loop took to turn to something new, the worst since the last report
     connections: int  # to the database, that are open
@@ -17,7 +17,7 @@ class Vitals:
 
 
 def read_vitals(found: Mapping[str, Any] | None) -> Vitals | None:
-    """As stored; None: it did not say, or a release that says it otherwise did."""
+    """As stored; None: not reported, or in another release's form."""
     try:
         return None if found is None else Vitals(**found)
     except TypeError:

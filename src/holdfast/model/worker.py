@@ -1,4 +1,4 @@
-"""Who a worker is: host, pid and a boot uuid. A pid repeats, an identity never does."""
+"""The identity of a worker: host, pid and a boot uuid. A pid repeats, an identity never does."""
 
 import os
 import socket

@@ -1,7 +1,7 @@
-"""Alive, ready, started: what the probes ask, judged from what is known already. No probe waits or asks the database.
+"""Alive, ready, started: the probes' questions, decided from known facts. No probe waits or asks the database.
 
-Alive is about the claim loop: it comes round while there is nothing to do and while the database is away, and stops when a
-handler blocks the event loop. The heartbeat goes on then, in its own thread, so it says nothing about being alive.
+Alive is about the claim loop: it turns while there is nothing to do and while the database is unreachable, and stops when a
+handler blocks the event loop. The heartbeat continues then, in its own thread, so it does not prove that a worker is alive.
 """
 
 import json
@@ -28,13 +28,13 @@ class Verdict:
         return Reply(status, json.dumps(body).encode() + b"\n", "application/json")
 
 
-_PAUSE = 5.0  # the claim loop's longest, while the database is away
+_PAUSE = 5.0  # the claim loop's longest, while the database is unreachable
 _STATEMENTS = 4  # of a turn of the claim loop, per queue
 
 
 def longest_turn(settings: Settings, queues: int) -> float:
-    """Seconds that one turn of the claim loop may take when every statement is answered just in time. To call less than that
-    dead would restart a whole fleet because its database is slow."""
+    """Seconds that one turn of the claim loop may take when every statement replies just in time. A shorter limit
+    would restart a whole fleet because its database is slow."""
     waiting = max(settings.poll, _PAUSE) + settings.connect_timeout
     return waiting + (1 + _STATEMENTS * queues) * settings.statement_timeout
 
@@ -55,7 +55,7 @@ class Health:
         self.worker = worker
 
     def on_event(self, event: Event) -> None:
-        """The heartbeat tells us about the database, within seconds and without a query of our own."""
+        """The heartbeat reports the state of the database, within seconds and without another query."""
         if event.name == "worker.started":
             self._registered.add(event.fields["worker"])
         elif event.fields.get("service") == "renew":
@@ -66,7 +66,7 @@ class Health:
 
     @property
     def tick_age(self) -> float:
-        """Seconds since the claim loop came round. A worker that starts or drains has no claim loop to judge."""
+        """Seconds since the claim loop's last turn. A worker that starts or drains has no claim loop to judge."""
         worker = self.worker
         return 0.0 if worker is None or worker.draining else time.monotonic() - worker.ticked_at
 
@@ -100,7 +100,7 @@ class Health:
         return ["the worker is draining"] if self.draining else []
 
     def _no_database(self) -> list[str]:
-        """What the error says goes to the log, not to whoever can reach the port."""
+        """The text of the error goes to the log only: anybody may reach the port."""
         if self._silent_since is not None:
             silent = time.monotonic() - self._silent_since
             return [f"the heartbeat has not reached the database for {silent:.0f} s"]

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters and histograms of this process, gauges of this worker, gauges from the latest snapshot.
+"""Prometheus metrics: counters and histograms of this process, gauges of this worker, gauges from the latest snapshot.
 
 A scrape computes nothing but text: it never asks the database and never waits. Tasks that this worker does not know are
 counted together as `other`, so the number of series does not grow with what people enqueue.
@@ -98,7 +98,7 @@ class Counts:
         return Counter(name, text, labels, namespace="holdfast", registry=self.registry)
 
     def _counted(self, counted: Counted) -> Callable[[Event], None]:
-        """Of a shape."""
+        """For a shape."""
         counter = self._counter(counted.name, counted.text, *counted.labels)
 
         def on_event(event: Event) -> None:
@@ -109,7 +109,7 @@ class Counts:
         return on_event
 
     def _ended(self, counted: CountedEnds, names: frozenset[str]) -> Callable[[str, str], None]:
-        """Of a shape, by task and outcome; all of them from 0 on."""
+        """For a shape, by task and outcome; all of them from 0 on."""
         counter = self._counter(counted.name, counted.text, counted.task, "outcome")
         for name in sorted(names):
             for word in counted.outcomes.values():
@@ -137,7 +137,7 @@ class Counts:
         fields, task = event.fields, self._task(event)
         queue: str = fields["queue"]
         outcome = _LABELS[event.name] or fields.get("state", OTHER)
-        if (queue, task) not in self._seen:  # a rate sees a series rise only from a 0 that was there before
+        if (queue, task) not in self._seen:  # rates need a 0 before the first count
             self._seen.add((queue, task))
             for expected in _EXPECTED:
                 self._settled.labels(queue, task, expected)
@@ -155,7 +155,7 @@ def _increment(counter: Counter) -> Callable[[Event], None]:
 
 
 class Metrics(Collector):
-    """Everything that /metrics shows."""
+    """Everything on /metrics."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ def _labelled(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _vitals(found: Vitals | None) -> Iterator[Metric]:
-    """As it said with its last heartbeat."""
+    """As its last heartbeat reported it."""
     if found is None:
         return
     yield _gauge(
@@ -247,7 +247,7 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
     jobs = _labelled(QUEUE_JOBS, f"Jobs in the queue, each count up to {CAP}.", "queue", "state")
     oldest = _labelled("queue_oldest_due_seconds", "How long the oldest due job has waited.", "queue")
     paused = _labelled("queue_paused", "1: nothing is claimed from the queue.", "queue")
-    staff = _labelled("queue_workers", "Living workers that take jobs from the queue.", "queue")
+    staff = _labelled("queue_workers", "Live workers that take jobs from the queue.", "queue")
     dead = _labelled(TABLE[DEAD_LETTER].metric, f"Dead letters, of the newest {CAP}.", "queue")
     parked = _labelled(
         TABLE[PARKED].metric, f"Keys of an ordered queue that are parked, up to {CAP}.", "queue"

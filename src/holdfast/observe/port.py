@@ -1,4 +1,4 @@
-"""The health port: a thread with an event loop and a connection of its own, so that it answers whatever the worker does."""
+"""The health port: a thread with a separate event loop and connection, so that it replies whatever the worker does."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _LOCAL = ("127.", "::1")
 
 
 class HealthPort:
-    """`async with HealthPort(...) as port:` answers from the start of the worker until it is gone."""
+    """`async with HealthPort(...) as port:` replies from the start of the worker to its end."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HealthPort:
             target=lambda: asyncio.run(self._main(sock)), name="holdfast-health", daemon=True
         )
         self._thread.start()
-        self._up.wait(5.0)  # a moment; to await it here could be cancelled, and leave the thread behind
+        self._up.wait(5.0)  # this is short; awaiting it here could be cancelled, and leave the thread behind
         _announce(sock)
         return self
 

@@ -1,7 +1,7 @@
 """HTTP for probes and scrapes: GET and HEAD, one request per connection, bounded in size, time and number.
 
-No answer waits for anything, so a connection that takes longer than a few seconds is not a probe and is cut. When there are
-too many at once, the oldest goes: a probe sends its request at once and is answered, whoever else holds connections open.
+No reply waits for anything, so a connection that takes longer than a few seconds is not a probe and is cut. When there are
+too many at once, the oldest is closed: a probe sends its request at once and gets its reply, whatever else is connected.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Route = Callable[[str], Reply]  # takes the request's Accept header
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket; ConfigurationError says why it cannot be had."""
+    """The listening socket; ConfigurationError says why it cannot be opened."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
@@ -65,7 +65,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server:
-    """Answers on a listening socket until `close`. Lives in one event loop."""
+    """Serves a listening socket until `close`. Belongs to one event loop."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = dict(routes)
@@ -124,7 +124,7 @@ class Server:
 def _called(route: Route, accept: str, target: str) -> Reply:
     try:
         return route(accept)
-    except Exception as error:  # noqa: BLE001 the port goes on answering
+    except Exception as error:  # noqa: BLE001 the port continues
         said = f"{type(error).__name__}: {error}"
         telemetry.emit("health.failed", level=logging.ERROR, path=target, error=said)
         return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,6 +1,6 @@
-"""One bounded look at the database now and then, kept for whoever asks.
+"""One bounded query of the database every few seconds, kept for all readers.
 
-Probes and scrapes read what is here and never wait. When the database is away the last look stays, and its age grows.
+Probes and scrapes read the kept values and never wait. While the database is unreachable they stay, and their age grows.
 """
 
 import time
@@ -19,7 +19,7 @@ from ..store.queue_load import QueueLoad
 from ..store.snapshot import Fleet, Staff
 from ..store.statement import Flow
 
-_JITTER = 0.9  # a service waits at least so much of the pause it asks for
+_JITTER = 0.9  # a service waits at least this share of the pause it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Snapshot:
     paused_tasks: int
     expired_claims: int
     schema_version: SchemaVersion
-    measured: Sequence[Any] = ()  # what each shape found
+    measured: Sequence[Any] = ()  # the snapshots of the shapes
 
 
 class Snapshots(Service):
@@ -48,7 +48,7 @@ class Snapshots(Service):
 
     @property
     def age(self) -> float:
-        """Seconds since the latest look; since the start, while there is none."""
+        """Seconds since the latest query; since the start, if there is none yet."""
         return time.monotonic() - self._taken_at
 
     async def tick(self) -> float:
@@ -68,7 +68,7 @@ class Snapshots(Service):
 
 
 def look(late_after: float) -> Flow[Snapshot]:
-    """What it costs does not grow with the number of jobs: every count stops at the cap."""
+    """Its cost does not grow with the number of jobs: every count stops at the cap."""
     version = yield from jobs.schema_version()
     queues = yield from queue_loads()
     staff = yield from store.queue_staff(late_after)

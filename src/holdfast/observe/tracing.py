@@ -11,7 +11,7 @@ from .. import telemetry
 from ..model.outcome import DeadLettered, ErrorText, Failed, Lost, Outcome
 from ..model.state import DEAD_LETTER, OTHER, OUTCOMES, RETRY
 from ..runtime.job import Job
-from ..runtime.middleware import Next, PartTime
+from ..runtime.middleware import Next, SkippableMiddleware
 from ..tasks import tracing as names
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LABELS = {kind: row.label for kind, row in OUTCOMES.items()}
 
 
-class TraceAttempt(PartTime):
-    """Middleware: nothing at all when nobody traces."""
+class TraceAttempt(SkippableMiddleware):
+    """Middleware: does nothing when tracing is not in use."""
 
     def __init__(self) -> None:
         self._named = names.provider_named()
@@ -75,7 +75,7 @@ def _process(active: "Tracer", job: Job) -> "Iterator[Span]":
 
 
 def _carrier(job: Job) -> dict[str, str]:
-    """Of the metadata, what a trace may be made of. Anybody may have written it."""
+    """The keys of the metadata that a trace may come from. Anybody may have written them."""
     try:
         metadata = job.metadata
     except (ValueError, RecursionError):  # a number too long, or too deep, for Python

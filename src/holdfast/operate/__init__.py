@@ -1,4 +1,4 @@
-"""What operators see and do, each verb once. It speaks to nobody in particular: a surface says who acts, and words it.
+"""Operators' questions and acts, each verb once. It knows no surface: a surface names the actor, and renders the results.
 
 operator    every verb by its name: Operator(database, actor)
 procedure   what a verb is made of, so that it runs sync and async
@@ -11,11 +11,11 @@ jobs        list jobs, show one
 bulk        acts on many: batches, count, audit
 job_acts    retry, cancel and discard jobs: named ones, or all that fit
 edit        change a job that does not run
-dead        dead letters by error and one by one, put back to work or deleted
-audit       who did what
-workers     who runs what, and asking them to leave
+dead        dead letters by error and one at a time, put back to work or deleted
+audit       which actor did what
+workers     the workers and their load, and asking them to leave
 explain     why one job is not running
-doctor      is everything around the jobs as it should be, and what fixes it
+doctor      checks of everything around the jobs, and their fixes
 advice      what to do next: a code and what it is about
 wording     times and lists in the sentences of both
 producing   enqueue by hand

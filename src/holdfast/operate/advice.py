@@ -1,4 +1,4 @@
-"""What to do next: a code and what it is about. A surface says it in its own words, such as a command."""
+"""The next step that a finding suggests: a code and its data. A surface puts it into words, such as a command."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,5 +30,5 @@ def run_sql(*statements: str, note: str | None = None) -> Advice:
 
 
 def once(advice: list[Advice]) -> list[Advice]:
-    """Each of them once, in their order."""
+    """Each of them once, in order."""
     return [one for n, one in enumerate(advice) if one not in advice[:n]]

@@ -1,4 +1,4 @@
-"""Which worker is expected to take a job of a queue with affinity, in a sentence."""
+"""Which worker is expected to take a job of a queue with affinity, as a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Who did what: every act that changes jobs, queues, tasks or workers leaves a row. The actor is what the caller says; the
-role that was logged in is noted by the server."""
+"""The audit: every act that changes jobs, queues, tasks or workers leaves a row. The caller names the actor; the
+server notes the role that was logged in."""
 
 import functools
 import time
@@ -14,7 +14,7 @@ from .search import PATIENCE, check_limit, check_texts
 @dataclass(frozen=True, slots=True)
 class AuditPage:
     entries: list[AuditLine]
-    next: int | None  # pass it as `before` to go on; None: there is no more
+    next: int | None  # pass it as `before` to continue; None: there are no more
     cut: bool = False  # fewer than asked for because the search stopped early
 
 
@@ -26,8 +26,8 @@ def list_audit(
     action: str | None = None,
     target: str | None = None,
 ) -> Procedure[AuditPage]:
-    """The last acts first; `before` goes on below an entry. `action` is a noun, with its verb or alone, and `target` an id
-    or a name that the act was about."""
+    """The last acts first; `before` continues below an entry. `action` is a noun, with its verb or alone, and `target` an
+    id or a name that the act was about."""
     check_limit(limit)
     check_texts({"actor": actor, "action": action, "target": target})
     wanted = AuditFilter(actor, action, target)

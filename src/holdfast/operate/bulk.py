@@ -1,4 +1,4 @@
-"""Acts on many, whatever they are: on named ones, all or none; or on all that are selected, in batches. Each act is counted,
+"""Acts on many: on named ones, all or none; or on all that are selected, in batches. Each act is counted,
 audited and reported in the same way.
 
 A batch commits together with its count in the audit. So an act that is interrupted has done and counted what it did.
@@ -22,7 +22,7 @@ from .procedure import Procedure, actor, run, wait
 from .refusal import Why, some, why
 
 BATCH = 1000
-WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
+WAIT = 5.0  # seconds to wait for named jobs that another session holds
 _PAUSE = 0.05
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -34,7 +34,7 @@ Tell = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an act did."""
+    """The result of an act."""
 
     action: str
     count: int  # changed
@@ -45,7 +45,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[Item]):
-    """Many: how they are found, a batch at a time from a place on, and in which states they still count."""
+    """A selection: how its members are found, a batch at a time from a place on, and in which states they still count."""
 
     states: Sequence[str]
     next: Callable[
@@ -58,14 +58,14 @@ class Selection(Generic[Item]):
 
 
 class Busy(Exception):
-    """Somebody else holds these jobs at this moment."""
+    """Another session holds these jobs at this moment."""
 
     def __init__(self, job_ids: Sequence[UUID]) -> None:
         self.job_ids = job_ids
 
 
 def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
-    """Wait for jobs that somebody else holds, and start over."""
+    """Wait for jobs that another session holds, and start over."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -85,8 +85,8 @@ def do_named(
     apply: Callable[[], Flow[Results]],
     was: Mapping[str, object] | None = None,
 ) -> Procedure[Done]:
-    """All of them in one transaction, or none. `apply` raises Busy for those that somebody else holds, and may fill `was`:
-    how they stood before, for the audit."""
+    """All of them in one transaction, or none. `apply` raises Busy for those that another session holds, and may fill `was`:
+    their state before, for the audit."""
     who = yield from actor()
 
     def flow() -> Flow[Done]:
@@ -106,7 +106,7 @@ Apply = Callable[[Sequence[Item], int], Flow[tuple[Results, Reasons]]]  # the in
 
 @dataclass(slots=True)
 class Noted:
-    """What the last batch changed and how that stood, where an undo has to know it."""
+    """What the last batch changed and its state before, if an undo needs it."""
 
     ids: Sequence[str] = ()
     before: Mapping[str, object] | None = None
@@ -120,8 +120,8 @@ def do_selected(
     more: Mapping[str, object] | None = None,
     noted: Noted | None = None,
 ) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far. `noted` goes into the
-    entry of what is done in one batch."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets the number of changes so far. `noted` goes into the
+    entry of an act that takes one batch."""
     who = yield from actor()
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None
@@ -141,7 +141,7 @@ def do_selected(
 
 @dataclass(slots=True)
 class Batches(Generic[Item]):
-    """An act that is under way."""
+    """An act in progress."""
 
     action: str
     given: Mapping[str, object]
@@ -157,14 +157,14 @@ class Batches(Generic[Item]):
         return changed(self.results)
 
     def batch(self, found: Sequence[Item]) -> Procedure[None]:
-        """A row that the database refuses to change is found by halving, and left; the others are done."""
+        """A row that the database refuses to change is found by halving, and skipped; the others are done."""
         try:
             results, left, self.entry = yield from run(functools.partial(self._flow, found))
         except BadRow as error:
             if len(found) == 1:
                 self.left[why("bad_row", f"refused by the database: {error}")] += 1
                 return
-            self.noted = None  # there are several from here on
+            self.noted = None  # there are several batches from here on
             yield from self.batch(found[: len(found) // 2])
             yield from self.batch(found[len(found) // 2 :])
             return
@@ -189,7 +189,7 @@ def _count(
     count: int,
     was: Mapping[str, object] | None = None,
 ) -> Flow[int | None]:
-    """Add to the entry in the audit; the first that is changed makes it."""
+    """Add to the entry in the audit; the first change makes it."""
     if count:
         if entry is None:
             entry = yield from audit_begin(who, action, given, was)

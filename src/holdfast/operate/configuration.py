@@ -1,4 +1,4 @@
-"""Which configuration holds here: every setting, its value, and where it comes from. Nothing is connected to."""
+"""The configuration in effect: every setting, its value, and its source. It opens no connection."""
 
 import difflib
 import platform
@@ -19,7 +19,7 @@ from ..settings import (
 
 @dataclass(frozen=True, slots=True)
 class AppChoice:
-    """What an app brings along itself."""
+    """Settings that an app brings itself."""
 
     name: str
     source: str  # --app or the variable
@@ -42,7 +42,7 @@ class Configuration:
 def describe_configuration(
     release: str, url: str | None = None, app: AppChoice | None = None
 ) -> Configuration:
-    """`url` is what the command line says; an app that brings its own settings replaces all others."""
+    """`url` is the command line's; an app that brings its own settings replaces all others."""
     if app and app.settings:
         settings = [
             Setting(f.name, getattr(app.settings, f.name), f"app {app.name}") for f in fields(Settings)
@@ -64,7 +64,7 @@ def describe_configuration(
 
 
 def _database(url: str | None, app: AppChoice | None) -> Setting:
-    """In the order in which a command looks for it."""
+    """In the order in which a command searches for it."""
     given = Setting("database_url", url, "--database-url") if url else None
     if given is None and app:
         own = app.url or (app.settings.database_url if app.settings else None)

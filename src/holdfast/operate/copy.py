@@ -1,7 +1,7 @@
 """Run a copy of a job that is finished or dead: a new job with its arguments, or with some of them changed.
 
-The old one stays as it is and never runs by this. The copy stands alone: it has no idempotency key, no group, and nothing
-follows it, for what followed the old one may have run already. Its metadata says what it is a copy of.
+The old one stays as it is. The copy is independent: it has no idempotency key, no group, and no follow-ups,
+because those of the old one may have run already. Its metadata names the original.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,14 @@ from ..store.audit import audit
 from ..store.statement import Flow
 from ..store.wake import wake
 from ..tasks.options import enqueue_values
-from .bulk import Busy, patiently
-from .edit import Changes, Known, check_changes, check_payload, check_signature, masked_of, noted
+from .bulk import patiently
+from .edit import Changes, Known, check_changes, check_payload, check_signature, locked_job, masked_of, noted
 from .job_acts import no_queue, of_workflow
-from .jobs import no_such_job
 from .procedure import Procedure, actor
 from .refusal import Refused
 
 COPIED_FROM = "copied_from"  # in the metadata of a copy
-_OF_THE_OLD = ("traceparent", "tracestate")  # metadata that says where a job was made
+_OF_THE_OLD = ("traceparent", "tracestate")  # metadata that names where a job was made
 _OURS = "holdfast."  # tasks that belong to something else: a delivery, a run
 
 
@@ -39,9 +38,9 @@ class Copied:
     copied_from: UUID
     task: str
     queue: str
-    changed: dict[str, Any]  # what is not as it was
+    changed: dict[str, Any]  # the changed fields
     checked: bool  # against the handler's signature
-    alone: bool  # what followed the old one does not follow the copy
+    alone: bool  # the follow-ups of the old one do not follow the copy
 
 
 def copy_job(
@@ -63,13 +62,7 @@ def _copy(
     who: Actor,
     dry_run: bool,
 ) -> Flow[Copied]:
-    places = yield from store.locate_jobs([job_id])
-    if not places:
-        raise ConfigurationError(no_such_job(job_id))
-    locked = yield from store.lock(places)
-    if not locked:
-        raise Busy([job_id])
-    (job,) = locked
+    job = yield from locked_job(job_id)
     _check_state(job)
     old = yield from store.look_at_copy(job, changes.unset, changes.arguments)
     if reason := of_workflow(replace(job, is_run=old.is_run), "fork"):

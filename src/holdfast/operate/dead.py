@@ -1,8 +1,8 @@
-"""Dead letters: by error or one by one, put back to work or deleted.
+"""Dead letters: by error or one at a time, put back to work or deleted.
 
-A redriven job starts with a fresh set of attempts. Its generation and sequence stay, so that whatever an earlier attempt
-wrote to a fenced store stays older than what comes now. At a rate, the jobs are due one after the other from now on: nobody
-has to stay and feed them, and a redrive that is interrupted has spread out what it moved.
+A redriven job starts with a fresh set of attempts. Its generation and sequence stay, so that earlier writes to a
+fenced store stay older than later ones. At a rate, the jobs become due one after the other from now on: no process
+has to stay and feed them, and a redrive that is interrupted has spread out the jobs that it moved.
 """
 
 import functools
@@ -29,14 +29,14 @@ from .procedure import Procedure, run
 from .refusal import Refused, Why, why
 from .search import check_ages, check_limit, check_texts
 
-PATIENCE = 2.0  # seconds a search goes on when its filters fit few
+PATIENCE = 2.0  # seconds that a search continues when few match its filters
 _GROUP = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadPage:
     dead_letters: list[DeadLine]
-    next: str | None  # pass it as `after` to go on; None: there is no more
+    next: str | None  # pass it as `after` to continue; None: there are no more
     cut: bool = False  # fewer than asked for because the search stopped early
 
 
@@ -44,7 +44,7 @@ class DeadPage:
 class DeadGroups:
     groups: list[DeadGroup]
     looked_at: int
-    capped: bool  # there are more dead letters than were looked at, or may be
+    capped: bool  # there are more dead letters than were read, or may be
 
 
 def check_dead(wanted: DeadFilter) -> None:
@@ -54,7 +54,7 @@ def check_dead(wanted: DeadFilter) -> None:
         raise Refused("no_group", f"{wanted.group!r} is no group", group=wanted.group)
 
 
-# Looks ------------------------------------------------------------------------------------------------------------
+# Questions ------------------------------------------------------------------------------------------------------------
 
 
 def group_dead(wanted: DeadFilter | None = None, *, limit: int = 50) -> Procedure[DeadGroups]:
@@ -74,7 +74,7 @@ def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
 
 
 def dead_facets(group: str, task: str, *, limit: int = 3) -> Procedure[list[Facet]]:
-    """Which keys, tags and queues most of a group's dead letters have."""
+    """The most frequent keys, tags and queues of a group's dead letters."""
     check_dead(DeadFilter(group=group, task=task))
     check_limit(limit)
 
@@ -135,7 +135,7 @@ def no_dead_letter(job: Locked) -> Why | None:
 
 
 def redrive_verb(rate: float | None = None, act: str | None = None) -> Verb:
-    """Back to work, all at once or at a rate. `act` names it for who undoes it; None: it is a new one."""
+    """Back to work, all at once or at a rate. `act` names it for an undo; None: it is a new one."""
     mark = uuid4() if act is None else UUID(act)
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
@@ -155,7 +155,7 @@ NOT_STARTED = (PENDING, SCHEDULED, HELD)
 
 
 def bury_verb(act: UUID) -> Verb:
-    """What an act put back and nobody has started since is dead again."""
+    """Jobs that an act put back and that have not started since are dead letters again."""
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         count = 0
@@ -167,7 +167,7 @@ def bury_verb(act: UUID) -> Verb:
 
 
 def put_back(act: UUID, entry: int) -> Selection[Found]:
-    """What an act put back, as its entry in the audit says, and nobody has started since."""
+    """Jobs that an act put back, by its entry in the audit, and that have not started since."""
 
     def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
         found = yield from run(functools.partial(store.redriven_of, act, place, limit))
@@ -186,13 +186,13 @@ DISCARD_DEAD = replace(
 
 
 def select_dead(wanted: DeadFilter) -> Procedure[Selection[Found]]:
-    """Those that are dead now, in the order in which they died."""
+    """Those that are dead letters now, in the order in which they died."""
     check_dead(wanted)
     return dead_within(wanted, (yield from begin_dead(wanted)))
 
 
 def dead_within(wanted: DeadFilter, window: DeadWindow) -> Selection[Found]:
-    """Those that fit and were dead when the window was made."""
+    """Those that match and were dead letters when the window was made."""
 
     def batch(place: Died | None, limit: int) -> Procedure[tuple[list[Found], Died | None]]:
         return (yield from run(functools.partial(_next, wanted, window, place, limit)))
@@ -201,7 +201,7 @@ def dead_within(wanted: DeadFilter, window: DeadWindow) -> Selection[Found]:
 
 
 def begin_dead(wanted: DeadFilter) -> Procedure[DeadWindow]:
-    """The window of an act: nothing that dies after this moment."""
+    """The window of an act: excludes jobs that die after this moment."""
     now, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     return window._replace(until=window.until or now)
 

@@ -33,10 +33,10 @@ Known = Callable[[str], Definition | None]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change; what is not named stays as it is."""
+    """What to change; omitted fields stay as they are."""
 
-    arguments: Mapping[str, object] = field(default_factory=dict)  # put in, by name
-    unset: Sequence[str] = ()  # taken out
+    arguments: Mapping[str, object] = field(default_factory=dict)  # added, by name
+    unset: Sequence[str] = ()  # removed
     priority: int | None = None
     max_attempts: int | None = None
     run_after: datetime | timedelta | None = None
@@ -79,18 +79,23 @@ def check_changes(changes: Changes) -> None:
         raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
 
 
-def _edit(
-    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: Actor
-) -> Flow[Edited]:
+def locked_job(job_id: UUID) -> Flow[Locked]:
+    """The named job, locked until the commit; ConfigurationError if there is none, Busy if another session has it."""
     places = yield from store.locate_jobs([job_id])
     if not places:
         raise ConfigurationError(no_such_job(job_id))
     locked = yield from store.lock(places)
     if not locked:
         raise Busy([job_id])
-    (job,) = locked
+    return locked[0]
+
+
+def _edit(
+    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: Actor
+) -> Flow[Edited]:
+    job = yield from locked_job(job_id)
     _check_state(job, "run_after" in values)
-    yield from store.take_back(locked)
+    yield from store.take_back([job])
     old = yield from store.look_at_edit(job, changes.unset, changes.arguments)
     check_payload(job, old, changes)
     checked = check_signature(job, old, known) if old.edited != old.payload else False
@@ -162,7 +167,7 @@ def _change(old: Editable, values: Mapping[str, Any]) -> Edit:
 
 
 def masked_of(task: str, known: Known | None) -> tuple[str, ...]:
-    """The names that the task says are secrets, where its code is at hand."""
+    """The names that the task masks as secrets, if its code is available."""
     definition = known(task) if known is not None else None
     return () if definition is None else definition.settings.masked
 
@@ -170,7 +175,7 @@ def masked_of(task: str, known: Known | None) -> tuple[str, ...]:
 def noted(
     before: Mapping[str, Any], after: Mapping[str, Any], secrets: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """For the audit: of the payload those arguments that differ, without those that the task masks."""
+    """For the audit: the arguments of the payload that differ, without those that the task masks."""
     was, now = (dict(side) for side in (before, after))
     if "payload" in after:
         old, new = was["payload"], now["payload"]

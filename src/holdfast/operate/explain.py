@@ -1,4 +1,4 @@
-"""Why a job is not running: every reason that holds, the decisive one first, each with what to do next."""
+"""Why a job is not running: every reason that applies, the decisive one first, each with the next step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ class Explanation:
 def explain(
     job_id: UUID, knows: Knows = lambda task, version: True, means: Sequence[Means] = ()
 ) -> Procedure[Explanation]:
-    """`knows` says what the app can run, `means` what shapes know of jobs that are theirs."""
+    """`knows` says what the app can run, `means` what shapes know about their own jobs."""
     found = yield from block(lambda database: migrate.status(database.dsn))
     if problem := schema_problem(found):
         facts = {"schema_version": found.current, "needed_version": found.known}
@@ -73,7 +73,7 @@ def schema_problem(found: migrate.MigrationStatus) -> Reason | None:
 
 
 class View:
-    """One job and everything around it, as it was in one snapshot."""
+    """One job and everything around it, read in one snapshot."""
 
     def __init__(self, job_id: UUID, seen: Seen, settings: Settings, knows: Knows) -> None:
         self.id = job_id
@@ -136,7 +136,7 @@ class View:
     # Its key --------------------------------------------------------------------------------------------------------
 
     def _key(self) -> Iterator[Reason]:
-        """What keeps the whole key, or the first job of it, and so this one."""
+        """What blocks the whole key, or its first job, and so this one."""
         if self.seen.hold is not None:
             yield Reason(*hold_reason(self.job.queue, self.seen.hold))
         seen = self.seen.stream
@@ -149,7 +149,7 @@ class View:
             yield from self._behind(seen)
 
     def _behind(self, seen: StreamSeen) -> Iterator[Reason]:
-        """By how the first job of the key stands. One that only waits its turn is no reason yet: see _turn()."""
+        """By the state of the key's first job. One that only waits its turn is no reason yet: see _turn()."""
         what, show = self._first(seen), advise("show_key", queue=self.job.queue, key=seen.key)
         retry, why = advise("retry_jobs", ids=[seen.first]), advise("explain_job", id=seen.first)
         match seen.state:
@@ -238,7 +238,7 @@ class View:
         return Reason("cancel_requested", said, [advise("drain_workers", workers=[self.job.worker or ""])])
 
     def _lost(self, heard: str, left: float, overdue: float) -> Reason:
-        """`overdue` is for how long a sweep might have taken it, were there no grace after an outage."""
+        """`overdue`: for how long a sweep could have taken it, were there no grace after an outage."""
         job, wait = self.job, self.settings.sweep
         lease = f"its lease ran out {span(-left)} ago" if left < 0 else f"its lease has {span(left)} left"
         said = f"Worker {job.worker} holds it and {heard}; {lease}."
@@ -267,7 +267,7 @@ class View:
         advice = [self.show] if job.state == state.HELD else [self.retry, self.show]
         failed = error is not None and error.generation == job.generation
         fresh = error is not None and error.attempt != job.attempts
-        if self.seen.moved or (failed and fresh):  # an operator said when: by an edit, or a redrive at a rate
+        if self.seen.moved or (failed and fresh):  # an operator set the time: an edit, or a redrive at a rate
             yield Reason("waits", f"It waits {until}.", advice)
         elif job.generation == 0:
             yield Reason("scheduled", f"It was enqueued to run later: it waits {until}.", advice)
@@ -310,7 +310,7 @@ class View:
             yield Reason(*said) if said else self._held()
 
     def _nobody(self) -> Iterator[Reason]:
-        """Nobody who could run it: no worker at all, or none that knows the task."""
+        """No worker can run it: there is none at all, or none that knows the task."""
         if not self.live:
             yield self._no_worker()
         elif not self.able and not self.is_held:
@@ -365,7 +365,7 @@ class View:
         return "The only slot" if self.slots == 1 else f"All {self.slots:,} slots"
 
     def _turn(self) -> Reason:
-        """It is due, and somebody can run it: it waits its turn."""
+        """It is due, and a worker can run it: it waits its turn."""
         if self.seen.stream and self.seen.stream.before:
             said = f"{self._first(self.seen.stream)} waits its turn too: a key runs one job at a time."
             show = advise("show_key", queue=self.job.queue, key=self.seen.stream.key)

@@ -1,4 +1,4 @@
-"""Groups as an operator looks at them."""
+"""Groups as an operator sees them."""
 
 from dataclasses import dataclass
 from uuid import UUID

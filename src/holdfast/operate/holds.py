@@ -1,7 +1,7 @@
-"""Holds of keys: nothing of a key is claimed before a moment, or before somebody lifts the hold.
+"""Holds of keys: nothing of a key is claimed until a certain time, or until the hold is lifted.
 
 A hold is for queues that are claimed key by key and stay so: fair ones and those ordered by key. No claim that begins after
-the hold committed takes a job of the key; what is claimed already finishes.
+the hold committed takes a job of the key; jobs that are claimed already finish.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ def hold_keys(
     reason: str | None = None,
     trial: bool = False,
 ) -> Procedure[HeldKeys]:
-    """Claim nothing from the keys for so long, or until they are lifted. With `trial` one job of each is claimed then, and
-    the rest when the hold is lifted. A hold that is there is replaced."""
+    """Claim nothing from the keys for this long, or until they are lifted. With `trial` one job of each is claimed then, and
+    the rest when the hold is lifted. An existing hold is replaced."""
     names = yield from checked_keys(queue, keys)
     check_texts({"reason": reason})
     who = yield from actor()

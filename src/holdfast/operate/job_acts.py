@@ -1,8 +1,8 @@
-"""What is done to jobs: retry, cancel, discard. To named ones, all or none; or to all that fit, in batches.
+"""Acts on jobs: retry, cancel, discard. On named ones, all or none; or on all that match, in batches.
 
-A batch locks what it changes and takes nothing that somebody else holds, looks again at how each job stands, and commits
+A batch locks the jobs it changes and takes none that another session holds, checks each job's state again, and commits
 together with its count in the audit. So an act may run beside workers and other operators, and one that is interrupted has
-done and counted what it did. What is created after it began is not touched.
+done and counted its finished batches. Jobs created after it began are not touched.
 """
 
 from collections import Counter
@@ -43,16 +43,16 @@ MOVED_ON = why("moved_on", "in use by somebody else, or changed meanwhile")
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One act: what it is called, which jobs it can be asked for, why not this one, and what it does."""
+    """One act: its name, the states it accepts, its reason to refuse a job, and its change."""
 
     action: str  # noun and verb, as on the command line
     done: str  # 'cancelled', for messages
     states: tuple[str, ...]  # that it can change
-    usual: tuple[str, ...]  # of those, which are meant when many are asked for; empty: a state must be named
-    refuse: Callable[[Locked], Why | None]  # how this job stands, when that is in the way
+    usual: tuple[str, ...]  # the states that are meant when many are selected; empty: a state must be named
+    refuse: Callable[[Locked], Why | None]  # the name of this job's state, when that prevents the act
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
-    before: Callable[[Sequence[Locked]], Mapping[str, object]] = lambda _: {}  # how they stood, for the audit
+    before: Callable[[Sequence[Locked]], Mapping[str, object]] = lambda _: {}  # as they were, for the audit
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ RETRY = Verb(
     "jobs retry",
     "retried",
     (SCHEDULED, QUARANTINED, BLOCKED, DEAD_LETTER, CANCELLED),
-    # What somebody cancelled stays so unless it is asked for.
+    # A cancelled job stays cancelled unless it is asked for.
     (SCHEDULED, QUARANTINED, BLOCKED, DEAD_LETTER),
     _no_retry,
     _retry,
@@ -144,7 +144,7 @@ def cancel_verb(reason: str = "") -> Verb:
 
 
 def _as_they_stood(locked: Sequence[Locked]) -> dict[str, object]:
-    """What an undo has to know and the archive does not."""
+    """What an undo needs to know and the archive does not have."""
     suspects = [str(job.id) for job in locked if job.suspect]
     states = dict(Counter(PROCESSING if job.running else job.state for job in locked))
     return {"states": states, "suspects": suspects} if suspects else {"states": states}
@@ -168,7 +168,7 @@ DISCARD = Verb("jobs discard", DISCARDED, _AT_REST, (), _no_discard, _discard)
 
 
 def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
-    """All of them or, with an error that says why, none."""
+    """All of them, or none with an error that says why."""
     wanted = sorted(set(job_ids))
     was: dict[str, object] = {}
 
@@ -183,7 +183,7 @@ def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
 
 
 def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
-    """Lock all of them; refuse with every reason there is."""
+    """Lock all of them; refuse with every reason."""
     yield from prefer_indexes()
     places = yield from store.locate_jobs(wanted)
     missing = [i for i in wanted if i not in {place.id for place in places}]
@@ -198,7 +198,7 @@ def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
     return locked
 
 
-# All that fit -----------------------------------------------------------------------------------------------------
+# All that match -----------------------------------------------------------------------------------------------------
 
 
 def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
@@ -207,7 +207,7 @@ def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
 
 
 def within(wanted: JobFilter, window: Window) -> Selection[Found]:
-    """Those that fit and were there when the window was made."""
+    """Those that match and existed when the window was made."""
 
     def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
         finding = yield from find(wanted, after=place, limit=limit, window=window, patience=0)
@@ -232,15 +232,15 @@ def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
 
 
 def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far. The entry of an act
-    that knows how jobs stood names them if they fit one batch, so that it can be undone."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets the number of changes so far. The entry of an act
+    that knows the states before names the jobs if they fit one batch, so that it can be undone."""
     noted = Noted()
     apply = apply_to(verb, selection.states, noted)
     return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more, noted))
 
 
 def apply_to(verb: Verb, states: Sequence[str], noted: Noted | None = None) -> Apply[Found]:
-    """What the act does to one batch: lock what is free, look again at how each job stands, and change it."""
+    """The act on one batch: lock the free jobs, check each state again, and change it."""
 
     def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
         locked = {job.id: job for job in (yield from store.lock(_places(found)))}

@@ -23,13 +23,13 @@ _ERROR = 8192  # characters that are kept of an error
 @dataclass(frozen=True, slots=True)
 class JobPage:
     jobs: list[JobLine]
-    next: UUID | None  # pass it as `after` to go on; None: there is no more
+    next: UUID | None  # pass it as `after` to continue; None: there are no more
     cut: bool = False  # fewer than asked for because the search stopped early, not because there are no more
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """Everything there is about one job."""
+    """Everything that is known about one job."""
 
     job: JobDetail
     place: str  # queue, archive or dead_letters
@@ -48,7 +48,7 @@ def list_jobs(
     limit: int = 50,
     patience: float | None = None,
 ) -> Procedure[JobPage]:
-    """Jobs by id from the newest back. A search that finds few gives up after a while and says where to go on."""
+    """Jobs by id from the newest back. A search that finds few gives up after a while and returns where to continue."""
     wanted = wanted or JobFilter()
     check_filter(wanted)
     check_limit(limit)
@@ -65,7 +65,7 @@ def _list(wanted: JobFilter, after: UUID | None, limit: int, patience: float | N
 
 
 def lines_of(job_ids: Sequence[UUID]) -> Procedure[list[JobLine]]:
-    """Named jobs, the newest first; one that is no more is left out."""
+    """Named jobs, the newest first; a job that is gone is left out."""
     return (yield from run(lambda: _lines(job_ids))) if job_ids else []
 
 

@@ -1,4 +1,4 @@
-"""Keys with a limit of their own, in place of the one that every key of their queue has."""
+"""Keys with a limit that replaces the one of their queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def limit_keys(queue: str, keys: Sequence[str], *, concurrency: int | None) -> P
 
 
 def limited_keys(queue: str | None = None, *, limit: int = 50) -> Procedure[LimitedKeys]:
-    """The keys that have a number of their own."""
+    """The keys with a number of their own."""
     check_limit(limit)
     yield from check_queue(queue)
     found = yield from run(lambda: key_rules.list_key_rules(queue, None, limit + 1))

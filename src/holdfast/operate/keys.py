@@ -1,7 +1,7 @@
-"""Keys of ordered queues: which do not move and what is in their way, which are hot, and letting them go on.
+"""Keys of ordered queues: which do not move and what blocks them, which are hot, and their release.
 
-A look costs the same with ten jobs and with ten million: it reads what is set aside, what is parked, and a bounded number of
-jobs from either end of a queue. A release locks what it changes and looks at it again under the lock, so it may run beside
+A question costs the same with ten jobs and with ten million: it reads set-aside jobs, parked keys, and a bounded number of
+jobs from either end of a queue. A release locks what it changes and checks it again under the lock, so it may run beside
 workers and other operators.
 """
 
@@ -26,12 +26,12 @@ from .refusal import Refused, Why, why
 from .search import check_limit, check_queue, check_texts
 
 FRONT = 20  # jobs of a key that are shown
-HOT = 0.2  # of what was looked at: a key with more is called hot
+HOT = 0.2  # of the jobs read: a key with more is called hot
 MANY = 100  # jobs, below which nothing is hot
 _SHOWN = 10
 
 
-# Looks ------------------------------------------------------------------------------------------------------------
+# Questions ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ _WHY = (BLOCKED, PARKED, QUARANTINED, HELD, "backing off", SCHEDULED)
 class KeyPage:
     queue: str
     keys: list[KeyLine]
-    next: str | None  # pass it as `after` to go on; None: there is no more
+    next: str | None  # pass it as `after` to continue; None: there are no more
 
 
 def list_keys(queue: str, *, after: str | None = None, limit: int = 50) -> Procedure[KeyPage]:
@@ -121,16 +121,16 @@ def _show(queue: str, key: str, limit: int) -> Flow[Stream]:
 class HotKey:
     queue: str
     key: str
-    share: float  # of the due jobs that were looked at
+    share: float  # of the due jobs that were read
     seen: int  # jobs of it among them
     jobs: Count | None  # all its live jobs; None: not known, the queue has no index by key
-    finished: int  # in the last minute, as far as the end of the archive tells
+    finished: int  # in the last minute, as far as the end of the archive shows
     finished_share: float | None  # of what its queue finished; None: nothing
     hot: bool
 
 
 def hot_keys(queue: str | None = None, *, limit: int = 10) -> Procedure[list[HotKey]]:
-    """The keys that most of the due jobs belong to, by looking at the oldest and the newest of each queue."""
+    """The keys that most of the due jobs belong to, among the oldest and the newest jobs of each queue."""
     check_limit(limit)
     yield from check_queue(queue)
     return (yield from run(lambda: _hot(queue, limit)))
@@ -174,7 +174,7 @@ def check_ordered(queue: str) -> Procedure[None]:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a release did, or with a dry run what it would."""
+    """The result of a release, or with a dry run its plan."""
 
     count: int  # keys
     results: dict[str, int]  # how, and how many: retried, skipped or released
@@ -185,13 +185,13 @@ class Released:
 
 
 ACTION = "keys release"
-How = str | None  # 'retry', 'skip', or None: what is obvious
+How = str | None  # 'retry', 'skip', or None: the obvious one
 
 
 def release_keys(
     queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
 ) -> Procedure[Released]:
-    """Let named keys go on, all of them or, with an error that says why, none."""
+    """Release named keys, all of them, or none with an error that says why."""
     yield from check_ordered(queue)
     names = sorted(set(wanted))
     check_texts({f"key {n}": name for n, name in enumerate(names, 1)})
@@ -229,7 +229,7 @@ def release_all(
     dry_run: bool = False,
     on_batch: Tell = lambda _: None,
 ) -> Procedure[Released]:
-    """Let every blocked and parked key go on, in batches, each with its count in the audit. What is blocked later stays."""
+    """Release every blocked and parked key, in batches, each with its count in the audit. Keys blocked later stay."""
     if queue is not None:
         yield from check_ordered(queue)
     targets = yield from run(lambda: _all(queue))
@@ -281,7 +281,7 @@ _DONE = {"retry": "retried", "skip": "skipped"}
 
 
 def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]:
-    """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
+    """Parked keys first, then dead letters, then live jobs: always in this order, and only rows nobody else has locked."""
     results, left = Counter[str](), Reasons()
     asked = [(t.queue, t.key) for t in targets if t.why == PARKED]
     parked = (yield from keys.lock_parked(asked)) if asked else []
@@ -303,7 +303,7 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]
 
 
 def _redrive(parked: Sequence[Target], results: Counter[str], left: Reasons) -> Flow[None]:
-    """Dead letters back in their old places; a key whose dead letter is no more is only released."""
+    """Dead letters back in their old places; a key whose dead letter is gone is only released."""
     places = [
         place
         for place in (yield from store_acts.locate_jobs([t.job_id for t in parked]))

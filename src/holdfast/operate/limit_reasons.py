@@ -1,4 +1,4 @@
-"""What the limits of its queue, a hold of its key, its payload or its age have to do with a job that waits, in sentences."""
+"""How limits, holds, payload and age keep a waiting job from running, as sentences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ from .advice import Advice, advise
 from .wording import cut, moment, some, span
 
 _NEVER = 9999  # the year of a hold without an end
-Said = tuple[str, str, list[Advice]]  # code, sentence, what to do
+ReasonText = tuple[str, str, list[Advice]]  # code, sentence, what to do
 
 
-def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
-    """Each limit that is in the way now, with what changes it."""
+def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[ReasonText]:
+    """Each limit that applies now, with what changes it."""
     show = advise("show_queue", queue=queue)
 
     def change(rule: str, value: object) -> list[Advice]:
@@ -39,10 +39,10 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
         yield "key_rate", said, change("key_rate", Rate(2 * seen.key_rate).text)
 
 
-def hold_reason(queue: str, hold: HoldSeen) -> Said:
-    """Until when its key is held, why, and how the trial stands."""
+def hold_reason(queue: str, hold: HoldSeen) -> ReasonText:
+    """Until when its key is held, why, and the state of the trial."""
     lift = advise("lift_keys", queue=queue, keys=[hold.key])
-    # Last, behind a colon: whoever may not read it is shown what is before.
+    # Last, behind a colon: viewers are shown only the part before it.
     why = f": {cut(hold.reason)}" if hold.reason else "."
     if not hold.over:
         end = "it is lifted" if hold.until.year == _NEVER else moment(hold.until)
@@ -59,9 +59,9 @@ def hold_reason(queue: str, hold: HoldSeen) -> Said:
     return "key_on_trial", said, [lift]
 
 
-def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:
-    """Why a job waits whose payload does not fit, and for whom. `able` workers know its task; `wait` seconds after the last
-    of them refused it, it is a dead letter."""
+def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> ReasonText | None:
+    """Why a job waits whose payload does not fit, and for which worker. `able` workers know its task; `wait` seconds after
+    the last of them refused it, it becomes a dead letter."""
     job, refusals = seen.job, seen.refusals
     if not refusals:
         return None

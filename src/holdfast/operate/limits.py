@@ -1,4 +1,4 @@
-"""The limits of queues: changing them, and how much of each is used now."""
+"""The limits of queues: changing them, and their current use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from .search import check_queue
 
 OF_KEYS = ("weights", "key_concurrency", "key_rate")
 
-Changes = dict[str, tuple[Any, Any]]  # what -> (as it was, as it is now), both as people read it
+Changes = dict[str, tuple[Any, Any]]  # rule -> (old, new), both as people read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def shown(value: object) -> Any:
 
 
 def change_limits(name: str, wanted: Mapping[str, Any], who: Actor, action: str) -> Flow[Changes]:
-    """Change some rules of a queue; None takes one away. Answers what is not as it was."""
+    """Change some rules of a queue; None removes one. Returns the changed ones."""
     made_by_key = yield from lock_queue(name)
     has = (yield from queue_rules([name]))[name]
     changed, changes = _changed(has, wanted)
@@ -59,7 +59,7 @@ def change_limits(name: str, wanted: Mapping[str, Any], who: Actor, action: str)
 
 
 def differences(has: QueueRules, declared: QueueRules) -> dict[str, Any]:
-    """What `queue sync` changes, so that the queue is as the app declares it."""
+    """The changes that `queue sync` makes to a queue, so that it matches the app's declaration."""
     names = [name for name in declared.differs(has) if name not in PROMISED]
     return {name: getattr(declared, name) for name in names}
 
@@ -99,7 +99,7 @@ def show_rules(name: str) -> Procedure[QueueRulesSeen]:
 
 
 def list_rules() -> Procedure[dict[str, QueueRulesSeen]]:
-    """Of every queue that has more than the plain rules."""
+    """For every queue that has more than the default rules."""
     return (yield from run(_all_seen))
 
 

@@ -1,8 +1,8 @@
-"""Operations: an act over many that outlives whoever began it. Workers carry it on, or whoever asks for it.
+"""Operations: acts over many jobs that continue without the process that began them. Workers run them, or the caller.
 
-A batch locks the operation, changes jobs, and writes down where the next batch begins, all in one transaction and only with
-the token of its claim. So it goes on after a crash where it stopped, nothing is acted on twice, and a stop counts from the
-next batch on.
+A batch locks the operation, changes jobs, and records where the next batch begins, all in one transaction and only with
+the token of its claim. So after a crash it continues where it stopped, no job is changed twice, and a stop applies from
+the next batch on.
 """
 
 import functools
@@ -43,7 +43,7 @@ from .refusal import Refused, Why, why
 from .search import begin, check_limit
 
 SILENCE = 30.0  # seconds without a batch after which a runner has lost its operation
-AGAIN = 60.0  # seconds until somebody tries again what could not go on
+AGAIN = 60.0  # seconds until an interrupted one is tried again
 _REASONS = 50  # that are kept of those left out
 
 # By what the operation stores: the verb with its options.
@@ -60,14 +60,14 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], Verb]] = {
 @dataclass(frozen=True, slots=True)
 class OperationPage:
     operations: list[Operation]
-    next: str | None  # pass it as `after` to go on; None: there is no more
+    next: str | None  # pass it as `after` to continue; None: there are no more
 
 
-# Begin, look, stop ------------------------------------------------------------------------------------------------
+# Begin, show, stop ------------------------------------------------------------------------------------------------
 
 
 def begin_operation(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Operation]:
-    """Write down what is to be done to all that fit now, and return at once: workers do it."""
+    """Record an act on all jobs that match now, and return at once: workers run it."""
     if verb.action not in VERBS:
         raise ConfigurationError(
             f"{verb.action!r} does not run in the background (these do: {', '.join(VERBS)})"
@@ -133,7 +133,7 @@ def _read_place(text: str) -> store.Place:
 
 
 def stop_operation(operation: UUID) -> Procedure[tuple[Operation, bool]]:
-    """Nothing more is acted on; what was done stays. False: it had ended."""
+    """No further job is changed; finished batches stay. False: it had ended."""
     who = yield from actor()
 
     def stop() -> Flow[bool]:
@@ -146,11 +146,11 @@ def stop_operation(operation: UUID) -> Procedure[tuple[Operation, bool]]:
     return (yield from find_operation(operation)), stopped
 
 
-# Carry on ---------------------------------------------------------------------------------------------------------
+# Run ---------------------------------------------------------------------------------------------------------
 
 
 def run_operation(operation: UUID) -> Procedure[Operation]:
-    """Carry it on here, to its end."""
+    """Run it here, to its end."""
     who = yield from actor()
     yield from find_operation(operation)
     if (yield from carry_on(who.name, uuid4(), operation)) is None:
@@ -170,10 +170,10 @@ def carry_on(
     left: UUID | None = None,
     on_claim: Callable[[], None] = lambda: None,
 ) -> Procedure[UUID | None]:
-    """Take up an operation that nobody runs, this one or the first, and carry it on to its end. None: there is none.
+    """Take up an operation that has no runner, this one or the first, and run it to its end. None: there is none.
 
-    `token` proves that it is ours; whoever gives up in the middle releases it by that, or takes it up again as `left`: an
-    outage may have cut it off. `pause` lets others work between two batches. `on_claim` is called once it is ours.
+    `token` proves that we own it; a runner that gives up in the middle releases it by that, or takes it up again as `left`:
+    an outage may have cut it off. `pause` lets other work run between two batches. `on_claim` is called once it is ours.
     """
     verbs = sorted(VERBS)
     claimed = yield from run(
@@ -183,13 +183,13 @@ def carry_on(
         return None
     on_claim()
     try:
-        if claimed.verb not in VERBS:  # of a newer release, and somebody asked for it here
+        if claimed.verb not in VERBS:  # of a newer release, and requested here
             yield from _give_back(claimed.id, token, f"this release has no verb {claimed.verb!r}")
         else:
             yield from _Work(claimed, token).to_its_end(pause)
     except DatabaseUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001 the operation says it
+    except Exception as error:  # noqa: BLE001 the operation records it
         yield from _give_back(claimed.id, token, f"{type(error).__name__}: {error}")
     return claimed.id
 
@@ -210,7 +210,7 @@ class _Work:
         self._apply = apply_to(verb, self._selection.states)
 
     def to_its_end(self, pause: float) -> Procedure[None]:
-        """A row that the database refuses to change is found by smaller and smaller batches, and left out."""
+        """A row that the database refuses to change is found by smaller and smaller batches, and skipped."""
         limit = BATCH
         while True:
             found, place = yield from self._selection.next(self._place, limit)
@@ -230,7 +230,7 @@ class _Work:
         telemetry.emit("operation.ended", operation=self._id, action=self._action, stopped=not going)
 
     def _batch(self, found: Sequence[Found], place: Any, refused: Why | None = None) -> Flow[bool]:
-        """False: it was stopped, or somebody else runs it now. `place` None: that was the last."""
+        """False: it was stopped, or another worker runs it now. `place` None: that was the last."""
         held = yield from store.hold_operation(self._id, self._token)
         if held is None:
             return False
@@ -272,14 +272,14 @@ def _text(place: Any) -> Any:
 
 
 def _selected(claimed: Claimed) -> tuple[Selection[Found], Any]:
-    """The selection as it was when the operation began, and where to go on in it."""
+    """The selection as it was when the operation began, and where to continue in it."""
     given, bounds, place = dict(claimed.selection), claimed.bounds, claimed.place
     if claimed.verb == "undo":
         return put_back(UUID(claimed.options["act"]), claimed.options["of_entry"]), _id(place)
     if claimed.verb.startswith("dead "):
         if "group" in given and "salted" not in given:
             raise ConfigurationError(
-                "a release before this one began it, and named its group otherwise: begin it anew"
+                "an earlier release began it, and named its group otherwise: begin it again"
             )
         window = DeadWindow(*map(_moment, bounds))
         at = None if place is None else Died(datetime.fromisoformat(place[0]), UUID(place[1]))

@@ -39,7 +39,7 @@ from .procedure import Method, Runner
 
 
 class Operator(Runner):
-    # How things stand
+    # Overview
     overview = Method(overview.overview)
     minutes = Method(stats.minutes)
     waits = Method(stats.waits)
@@ -75,7 +75,7 @@ class Operator(Runner):
     preview_of = Method(preview.preview_of)
     preview_all = Method(preview.preview_all)
 
-    # An act on many that outlives whoever began it
+    # An act on many that continues without the process that began it
     begin_operation = Method(operations.begin_operation)
     find_operation = Method(operations.find_operation)
     list_operations = Method(operations.list_operations)

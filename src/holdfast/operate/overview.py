@@ -1,4 +1,4 @@
-"""How things stand, in one bounded look: it costs the same with ten jobs and with ten million."""
+"""The overview, by bounded queries: it costs the same with ten jobs and with ten million."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from .queues import queue_loads
 class Workers:
     alive: int
     draining: int
-    late: int  # alive or draining, and not heard of for too long
+    late: int  # alive or draining, and without a heartbeat for too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Overview:
     queues: list[QueueLoad]
     paused_tasks: list[PausedTask]
     dead_letters: Count
-    dead_letters_by_queue: dict[str, Count]  # also of queues that are no more
+    dead_letters_by_queue: dict[str, Count]  # also of queues that are gone
     workers: Workers
     finished_last_minute: int
     finished_is_estimate: bool
@@ -34,7 +34,7 @@ class Overview:
 
 
 def overview(cap: int = CAP, later: int | None = None) -> Procedure[Overview]:
-    """A count stops at the cap; that of jobs which are not due at `later`, if that is given."""
+    """A count stops at the cap; the one of jobs that are not due at `later`, if that is given."""
     late_after = (yield from settings()).dead_after
     return (yield from run(lambda: _overview(late_after, cap, later)))
 

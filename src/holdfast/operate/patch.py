@@ -1,6 +1,6 @@
 """Change the payloads of many dead letters before they are put back: one JSON merge patch (RFC 7396) over all of them.
 
-Each must fit the handler afterwards. One that would not is left as it is, and said.
+Each must fit the handler afterwards. A payload that would not is left as it is, and reported.
 """
 
 import functools
@@ -25,14 +25,14 @@ from .edit import Known
 from .job_acts import Verb
 from .procedure import Procedure, run
 
-LOOKED_AT = 1000  # dead letters of which a dry run says which would not fit
+LOOKED_AT = 1000  # dead letters that a dry run checks
 AT_A_TIME = 4 * 2**20  # bytes of payloads that are in memory
 _OURS = "holdfast."
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A dead letter that the patch would spoil."""
+    """A dead letter whose payload would not fit after the patch."""
 
     id: UUID
     task: str
@@ -40,7 +40,7 @@ class Unfit:
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """As RFC 7396 has it: null takes a name out, an object goes into an object, all else takes its place."""
+    """As RFC 7396 defines it: null removes a name, an object is merged into an object, any other value replaces."""
     if not isinstance(patch, Mapping):
         return patch
     found = dict(value) if isinstance(value, Mapping) else {}
@@ -61,7 +61,7 @@ def check_patch(patch: Mapping[str, Any]) -> None:
 
 
 def patch_verb(patch: Mapping[str, Any], known: Known | None = None, secrets: Sequence[str] = ()) -> Verb:
-    """`known` finds the task whose signature a payload must fit. `secrets` are names that the audit does not keep."""
+    """`known` finds the task whose signature a payload must fit. `secrets` are names that the audit leaves out."""
     check_patch(patch)
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
@@ -88,7 +88,7 @@ def patch_verb(patch: Mapping[str, Any], known: Known | None = None, secrets: Se
 def _patched(
     one: DeadPayload, patch: Mapping[str, Any], known: Known | None
 ) -> tuple[str | None, Unfit | None]:
-    """The payload as it would be (None: as it is), or why not."""
+    """The new payload (None: unchanged), or why not."""
     before = exact.loads(one.payload)
     after = merged(before, patch)
     if exact.dumps(after, sort_keys=True) == exact.dumps(before, sort_keys=True):  # to Python 1 is True

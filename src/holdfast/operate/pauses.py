@@ -1,8 +1,8 @@
 """Pause and resume: queues, and tasks in every queue.
 
-No claim that begins after the pause committed takes such a job; what is claimed already finishes. A paused queue's jobs stay
-where they are. Jobs of a paused task are set aside, because a claim would have to pass all of them: those at the front now,
-by the one who pauses, and those that come to the front later, by the sweep.
+No claim that begins after the pause committed takes such a job; claimed jobs finish. A paused queue's jobs stay
+where they are. Jobs of a paused task are set aside, because a claim would have to pass all of them: the pause itself
+moves those at the front, and the sweep moves those that reach the front later.
 """
 
 import difflib
@@ -31,8 +31,8 @@ Tell = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class QueuePause:
     queue: str
-    changed: bool  # False: it was like this already
-    pause: Pause  # how it stands now
+    changed: bool  # False: it was already so
+    pause: Pause  # its state now
     audit: int | None = None  # the entry, by which a pause is undone; None: nothing was changed
 
 
@@ -50,14 +50,14 @@ class TaskPause:
 @dataclass(frozen=True, slots=True)
 class TaskLine:
     task: str
-    workers: int  # living ones that know it
+    workers: int  # live workers that know it
     pause: PausedTask | None  # by an operator
     held: Count | None  # how many jobs are set aside; only of a paused task
     breaker: BreakerSeen | None = None  # None: closed without a failure, or it has none
 
 
 def pause_queue(name: str) -> Procedure[QueuePause]:
-    """Keep the queue's jobs from being claimed. Paused already is no error: the answer says since when and by whom."""
+    """Keep the queue's jobs from being claimed. A queue that is paused already is no error: the result says since when."""
     who = yield from actor()
     return (yield from run(lambda: _turn_queue(name, store.pause_queue(name, who.name), "queue pause", who)))
 
@@ -67,7 +67,7 @@ def resume_queue(name: str) -> Procedure[QueuePause]:
 
 
 def undo_queue_pause(name: str, only: Paused | None) -> Procedure[QueuePause]:
-    """Resume it if it is this very act that it is paused by; None: whichever."""
+    """Resume it if this very act paused it; None: whichever did."""
     who = yield from actor()
     return (yield from run(lambda: _turn_queue(name, store.resume_queue(name, only), "queue resume", who)))
 
@@ -77,7 +77,7 @@ def _turn_queue(name: str, turn: Statement[bool], action: str, who: Actor) -> Fl
     entry = None
     if changed:
         entry = yield from audit_begin(who, action, {"queue": name}, *_turned(action), count=1)
-        yield from wake([name])  # a queue that is paused wakes nobody
+        yield from wake([name])  # a paused queue wakes nobody
     pause = yield from store.queue_pause(name)
     if pause is None:
         raise unknown_queue(name, (yield from jobs.queue_names()))
@@ -96,7 +96,7 @@ def pause_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPaus
 
 
 def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
-    """Let the task's jobs run again, whoever paused it, and put back those that were set aside. Closes its breaker."""
+    """Let the task's jobs run again, whoever paused it, and put back the jobs that were set aside. Closes its breaker."""
     task_name(task, "a task name", ConfigurationError)
     who = yield from actor()
     closed, changed = yield from run(lambda: _resume_task(task, who))
@@ -105,7 +105,7 @@ def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPau
 
 
 def undo_task_pause(task: str, only: Paused) -> Procedure[TaskPause]:
-    """Resume it if it is this very act that it is paused by. Its breaker stays as it is."""
+    """Resume it if this very act paused it. Its breaker stays as it is."""
     who = yield from actor()
     changed = yield from run(lambda: _lift_task(task, only, who))
     moved, left = (yield from _put_back(task, lambda _: None)) if changed else (0, None)
@@ -130,7 +130,7 @@ def _put_back(task: str, on_batch: Tell) -> Procedure[tuple[int, str | None]]:
 
 
 def _resume_task(task: str, who: Actor) -> Flow[tuple[bool, bool]]:
-    closed = yield from breaker.close_breaker(task)  # first: whoever changes both locks the breaker first
+    closed = yield from breaker.close_breaker(task)  # first: every change of both locks the breaker first
     lifted = yield from store.resume_task(task)
     if closed or lifted:
         what = {"task": task, "breaker": "closed"} if closed else {"task": task}
@@ -167,7 +167,7 @@ def _move(
                 count = yield from run(functools.partial(step, queue))
                 moved += count
                 on_batch(moved)
-        except BadRow as error:  # the pause holds all the same: claims ask for it
+        except BadRow as error:  # the pause applies anyway: claims check it
             left = f"queue {queue}: {error}"
     return moved, left
 
@@ -204,7 +204,7 @@ def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
 
 
 def doubt(task: str, declared: Iterable[str] = ()) -> Procedure[str | None]:
-    """Why the name may be a mistake: nobody knows such a task. None: somebody does, or nobody can tell."""
+    """Why the name may be a mistake: no worker knows such a task. None: one does, or nobody can tell."""
     known = {*declared, *(yield from _known())}
     if not known or task in known:
         return None

@@ -1,4 +1,4 @@
-"""What an act would be about, before it is done: how many jobs, in which states, and some of them."""
+"""What an act would change: how many jobs, in which states, and some of them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,18 +21,18 @@ _SHARE = 0.4  # seconds to count them
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an act would be about. Nothing is changed."""
+    """What an act would change. Nothing is changed."""
 
     action: str
     count: Count
     by_state: dict[str, int]
-    at_least: list[str]  # the states of which there are, or may be, more than were counted
+    at_least: list[str]  # states that have, or may have, more jobs than were counted
     sample: list[JobLine]
     dry_run: bool = True
 
 
 def preview_of(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Preview]:
-    """Refuses what act_on would refuse, and changes nothing."""
+    """Refuse what act_on would refuse, and change nothing."""
     wanted = sorted(set(job_ids))
     locked = yield from patiently(lambda: able_ones(verb, wanted))
     lines = yield from lines_of(wanted[:SAMPLE])
@@ -47,7 +47,7 @@ def preview_all(verb: Verb, wanted: JobFilter) -> Procedure[Preview]:
     states = wanted.states or ()
     if not count.capped or len(states) == 1:
         return (yield from preview_found(verb.action, finding.found, count))
-    # What was found is the newest alone, and may all be of one state.
+    # The jobs that were found are only the newest, and may all be in one state.
     each: dict[str, Count] = {}
     for state in states:
         each[state] = yield from _count_state(replace(wanted, states=(state,)))

@@ -1,4 +1,4 @@
-"""A Procedure says what one verb does, step by step; a Runner does the steps, sync or async. So a verb exists once.
+"""A Procedure is a verb as a sequence of steps; a Runner performs them, sync or async. So a verb exists once.
 
 A Flow is a generator of statements that run in one transaction. A Procedure is a generator of steps that commit one by one:
 `rows = yield from run(lambda: ...)` runs a statement or a flow, `yield from wait(0.1)` lets time pass, and
@@ -64,7 +64,7 @@ def _known(look: Callable[["Runner"], T]) -> Step[T]:
 
 
 class Runner:
-    """Runs procedures on one database and for one actor, whom the surface names. A plain name is a call from Python."""
+    """Runs procedures on one database for one actor, which the surface names. A plain name is a call from Python."""
 
     def __init__(self, database: Database | Callable[[], Database], actor: str | Actor) -> None:
         """`database` may be a function that opens it: it is called when a step needs the database."""
@@ -123,7 +123,7 @@ class Method(Generic[P, T]):
         self._make = make
 
     def procedure(self, *args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
-        """The verb by itself, for whoever runs it later: `Operator.pause_queue.procedure("inbox")`."""
+        """The verb as a plain procedure, to run it elsewhere: `Operator.pause_queue.procedure("inbox")`."""
         return self._make(*args, **kwargs)
 
     @overload

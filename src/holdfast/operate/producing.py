@@ -34,7 +34,7 @@ def make_job(
     options: EnqueueOptions,
     version: int | None = None,
 ) -> NewJob[Any]:
-    """The job that was asked for. Arguments are JSON values. A text is read as its parameter's type wants it: `order_id=1`
+    """The requested job. Arguments are JSON values. A text is read as its parameter's type wants it: `order_id=1`
     is a number where the task takes one."""
     if version is not None:
         integer(version, "version", 1, 2**31 - 1, InvalidOption)
@@ -91,7 +91,7 @@ def enqueue(job: NewJob[Any], declared: Mapping[str, QueueRules] | None = None) 
 
 
 class _Audited(Writer):
-    """Writes the job and the row that says who enqueued it in one transaction."""
+    """Writes the job and the row that names its producer in one transaction."""
 
     def __init__(self, database: Database, declared: Mapping[str, QueueRules], who: Actor) -> None:
         super().__init__(lambda: database, lambda: declared)

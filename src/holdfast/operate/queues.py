@@ -28,7 +28,7 @@ _PLAIN = QueueRules()
 @dataclass(frozen=True, slots=True)
 class QueueMade:
     name: str
-    created: bool  # False: it was there
+    created: bool  # False: it existed
     lease: float | None  # None: what the worker is set to
     ordering: str = "none"
     on_dead_letter: str = "skip"
@@ -37,7 +37,7 @@ class QueueMade:
 def create_queue(
     name: str, lease: Duration | None = None, rules: QueueRules = _PLAIN
 ) -> Procedure[QueueMade]:
-    """Create a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
+    """Create a queue. An existing one is left as it is; asking for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
     wanted = None if lease is None else _lease(lease)
     who = yield from actor()
@@ -68,7 +68,7 @@ def _lease(value: Duration) -> float:
 def _create(
     wanted: Mapping[str, QueueRules], lease: float | None, action: str, who: Actor
 ) -> Flow[list[str]]:
-    """Those of the queues that were not there, made."""
+    """Creates the queues that do not exist, and returns them."""
     made: list[str] = []
     for name, rules in wanted.items():
         created = yield from store_create_queue(name, lease, rules)
@@ -83,7 +83,7 @@ def _create(
 @dataclass(frozen=True, slots=True)
 class QueueSet:
     name: str
-    changed: bool  # False: it was like that
+    changed: bool  # False: it was so already
     ordering: str
     on_dead_letter: str
     changes: Changes = field(default_factory=dict)  # of limits
@@ -96,12 +96,12 @@ def set_queue(
     on_dead_letter: OnDeadLetter | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> Procedure[QueueSet]:
-    """Change the rules of a queue. What is None stays.
+    """Change the rules of a queue. None keeps a rule.
 
-    What a key does on a dead letter is decided by the database when a job fails: a change counts at once, also for
-    workers that run. The order is what workers and producers rely on: it changes only while the queue is empty and nobody
-    serves it. Of `limits` each that is named changes, and None takes it away; a changed limit counts
-    from the next claim on, a new one within seconds, and until then workers that do not know of it take nothing.
+    The rule for dead letters is applied by the database when a job fails: a change counts at once, also for
+    running workers. Workers and producers rely on the order: it changes only while the queue is empty and no worker
+    serves it. Each of `limits` that is named changes, and None removes it; a changed limit counts
+    from the next claim on, a new one within seconds, and until then workers that do not know it take nothing.
     """
     yield from check_queue(name)
     who = yield from actor()
@@ -163,18 +163,16 @@ def queue_names() -> Procedure[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class QueueSync:
-    created: list[str]  # with a dry run: what would be
+    created: list[str]  # with a dry run: the plan
     existing: list[str]
     unknown: list[str]  # in the database, and not declared by the app
-    changed: dict[str, Changes] = field(
-        default_factory=dict
-    )  # queues that were there, and what of them differed
+    changed: dict[str, Changes] = field(default_factory=dict)  # existing queues, and their differences
 
 
 def sync_queues(declared: Mapping[str, QueueRules], *, dry_run: bool = False) -> Procedure[QueueSync]:
-    """Make the queues that an app declares and the database lacks, and change the others to what it declares.
+    """Create the queues that an app declares and the database lacks, and change the others to match.
 
-    `inbox` is everybody's. A queue of which the app says nothing but its name keeps the rules it has."""
+    `inbox` belongs to all apps. A queue that the app only names keeps its rules."""
     rules = {"inbox": _PLAIN, **declared}
     wanted = sorted(rules)
     there = yield from run(jobs.queue_names)
@@ -211,7 +209,7 @@ def list_queues() -> Procedure[list[QueueLoad]]:
 def queue_loads(
     cap: int = CAP, later: int | None = None, known: Mapping[str, QueueLoad] | None = None
 ) -> Flow[list[QueueLoad]]:
-    """`known`: of these queues it is not asked again."""
+    """`known`: these queues are not asked about again."""
     yield from queue_load.prefer_kept_plans()
     loads = []
     for name in (yield from jobs.queue_names()):

@@ -1,4 +1,4 @@
-"""Why a job is not running, in one sentence; and what a shape knows of a job that is its own."""
+"""Why a job is not running, in one sentence; and what a shape knows about its own jobs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a job means to the shape that made it."""
+    """The meaning of a job to the shape that made it."""
 
     reasons: Sequence[Reason]
-    instead: frozenset[str]  # codes of the engine's reasons that these say better
+    instead: frozenset[str]  # codes of the engine's reasons that these replace
 
 
-Means = Callable[[UUID], Flow[Meaning | None]]  # None: the job is none of the shape's
+Means = Callable[[UUID], Flow[Meaning | None]]  # None: the job is not the shape's own
 
 
 def with_meanings(seen: Flow[T], job_id: UUID, means: Sequence[Means]) -> Flow[tuple[T, list[Meaning]]]:
-    """What was seen, and what shapes say of it, in one transaction."""
+    """The engine's facts and the shapes' reasons, in one transaction."""
     answer = yield from seen
     found: list[Meaning] = []
     for ask in means:
@@ -41,7 +41,7 @@ def with_meanings(seen: Flow[T], job_id: UUID, means: Sequence[Means]) -> Flow[t
 
 
 def meant(reasons: Iterable[Reason], meanings: Iterable[Meaning]) -> list[Reason]:
-    """All of them, those of the shapes first. A shape that has nothing to say of a job takes nothing away."""
+    """All of them, the shapes' first. A shape without a reason for a job removes none."""
     found = list(reasons)
     for meaning in meanings:
         if meaning.reasons:

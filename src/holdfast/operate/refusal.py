@@ -1,4 +1,4 @@
-"""Why a verb is refused: a code, a plain sentence, and what it is about. A surface adds the way out, in its own words."""
+"""Why a verb is refused: a code, a plain sentence, and its data. A surface adds the way out, in its own words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ..errors import ConfigurationError, DatabaseError
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why one of many is not touched."""
+    """Why one of several items is not touched."""
 
     code: str
     text: str
@@ -31,7 +31,7 @@ class Coded:
 
 
 class Refused(Coded, ConfigurationError):
-    """The verb cannot do what was asked."""
+    """The verb cannot do what was requested."""
 
     def __init__(self, code: str, text: str, **about: Any) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class Refused(Coded, ConfigurationError):
 
 
 class NothingDone(Refused):
-    """Named ones are done all or none: these are in the way."""
+    """Named items are done all or none: these prevent it."""
 
     def __init__(self, done: str, faults: Sequence[Why]) -> None:
         super().__init__("nothing_done", f"nothing was {done}: {some([f.text for f in faults])}", done=done)
@@ -48,7 +48,7 @@ class NothingDone(Refused):
 
 
 class Unanswered(Coded, DatabaseError):
-    """The database did not answer in time."""
+    """The database did not reply in time."""
 
     def __init__(self, code: str, text: str, **about: Any) -> None:
         super().__init__(text)

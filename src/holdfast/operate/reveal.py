@@ -1,4 +1,4 @@
-"""Reveal one field of a job that everybody else is shown masked. The entry in the audit is written before it is shown."""
+"""Reveal one field of a job that is masked otherwise. The entry in the audit is written before it is shown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _MOST = 64 * 1024  # characters
 
 
 def reveal_field(job_id: UUID, field: str, reason: str) -> Procedure[str]:
-    """The value at `payload.customer.iban`, by names from the outside in. A text as it is, all else as JSON."""
+    """The value at `payload.customer.iban`, by names from the outside in. A text as it is, other values as JSON."""
     check_texts({"field": field, "reason": reason})
     if not reason.strip():
         raise ConfigurationError("say why: a field is revealed with a reason, which is kept in the audit")

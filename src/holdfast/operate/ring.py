@@ -1,4 +1,4 @@
-"""The ring of a queue with order or affinity: which worker owns which buckets, and how well keys stay where they are."""
+"""The ring of a queue with order or affinity: which worker owns which buckets, and how often keys stay with one worker."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class RingReport:
     queue: str
     buckets: int
     workers: list[RingWorker]  # by seat
-    unserved: int  # buckets that no worker owns: all, when nobody sits in the ring
+    unserved: int  # buckets that no worker owns: all, if the ring is empty
     empty_seats: list[int]  # below the last one
     key: RingKey | None
 
@@ -62,7 +62,7 @@ def rings(queue: str | None = None, *, key: str | None = None) -> Procedure[list
 def affinities(queue: str | None = None, *, last: float = LAST) -> Procedure[dict[str, Affinity]]:
     """By queue: the share of the jobs of the last seconds that ran where most of their key's jobs ran.
 
-    It looks at the newest 100,000 finished jobs and no more.
+    It reads at most the newest 100,000 finished jobs.
     """
     if not 0 < last <= LONGEST:
         raise Refused("last", f"last must be more than 0 s and at most 7 d, not {last:g} s", last=last)

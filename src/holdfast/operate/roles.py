@@ -1,4 +1,4 @@
-"""Who may do what: the SQL that makes the roles, each with what it needs and no more."""
+"""The SQL that makes the roles, each with exactly the rights it needs."""
 
 import re
 from collections.abc import Sequence

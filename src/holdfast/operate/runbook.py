@@ -1,6 +1,6 @@
-"""The runbook's questions: ask one, and say whether the answer is what it should be. docs/runbook.md says what to do.
+"""The runbook's questions: ask one, and judge its rows. docs/runbook.md says what to do.
 
-The thresholds are the doctor's, and each question names the checks of the doctor that look at the same.
+The thresholds are the doctor's, and each question names the doctor's checks of the same matter.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .procedure import Procedure, run
 from .refusal import Refused, Unanswered
 from .wording import several, some, span
 
-MOST_ROWS = 10_000  # rows of one look
+MOST_ROWS = 10_000  # rows of one question
 
 _HIDDEN = " (sessions of other roles show only to members of pg_monitor)"
 
@@ -34,8 +34,8 @@ class Answer:
     good: bool
     found: str  # what these rows say
     expected: str  # what good looks like
-    checks: tuple[str, ...]  # of the doctor, about the same
-    advice: list[Advice]  # where else to look
+    checks: tuple[str, ...]  # the doctor's checks of the same matter
+    advice: list[Advice]  # related questions
 
 
 def ask(
@@ -77,7 +77,7 @@ def _advice(judge: "_Judge", any_rows: bool) -> list[Advice]:
 
 
 def _must_exist(queue: str) -> Procedure[None]:
-    """A queue that does not exist shows nothing. A monitoring role may read this view, which has them all."""
+    """A queue that does not exist shows nothing. A monitoring role may read this view, which lists them all."""
     lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST_ROWS))
     names = [line["queue"] for line in lines]
     if queue not in names:

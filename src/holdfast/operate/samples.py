@@ -1,4 +1,4 @@
-"""History: how the queues stood, minute by minute, and what is usual at this time of day."""
+"""History: the state of the queues, minute by minute, and the usual state at this time of day."""
 
 import math
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ _LINES = 50_000
 @dataclass(frozen=True, slots=True)
 class History:
     step_minutes: int
-    samples: list[Sample]  # by time and queue; a step without any was not looked at: no worker ran
+    samples: list[Sample]  # by time and queue; a step without rows was not sampled: no worker ran
 
 
 def samples(
     *, queue: str | None = None, since: Duration = 3600.0, step_minutes: int | None = None
 ) -> Procedure[History]:
-    """How the queues stood within this time, in steps: without `step_minutes`, in at most 240 of them."""
+    """The queues' samples within this time, in steps: without `step_minutes`, in at most 240 of them."""
     try:
         back = seconds(since, "since")
     except (TypeError, ValueError) as error:
@@ -45,5 +45,5 @@ def trend(queues: Sequence[str], *, since: float = 3600.0) -> Procedure[list[Tre
 
 
 def usual() -> Procedure[list[Usual]]:
-    """By queue, what is usual at this time of day, beside what is now."""
+    """By queue, the usual values at this time of day, beside the current ones."""
     return (yield from run(store.usual_load))

@@ -1,7 +1,7 @@
-"""Which jobs fit a filter: a page of a list, a count, or the next batch of an act.
+"""Jobs that match a filter: a page of a list, a count, or the next batch of an act.
 
-A search walks down the ids and reads a bounded number of rows at a time. One whose filters fit few gives up after a while
-and says where to go on, so that it costs the same with ten thousand jobs and with ten million.
+A search walks down the ids and reads a bounded number of rows at a time. If few match, it gives up after a while
+and returns where to continue, so that it costs the same with ten thousand jobs and with ten million.
 """
 
 import functools
@@ -22,7 +22,7 @@ from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
 
 MOST_LINES = 1000  # lines in one page
-PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
+PATIENCE = 2.0  # seconds that a search continues when few jobs match its filters
 _LONGEST = 36_500 * 86_400.0
 _MOST_ATTEMPTS = 2**31 - 1  # that a row can count
 
@@ -30,7 +30,7 @@ _MOST_ATTEMPTS = 2**31 - 1  # that a row can count
 @dataclass(frozen=True, slots=True)
 class Finding:
     found: list[Found]
-    next: UUID | None  # go on below this id; None: there is no more
+    next: UUID | None  # continue below this id; None: there are no more
     cut: bool = False  # fewer than asked for because the search stopped early, not because there are no more
 
     def count(self) -> Count:
@@ -61,7 +61,7 @@ def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
 
 
 def _check_field(wanted: JobFilter, said: str) -> None:
-    """Payloads are looked into only where something else says which: they are large, and no index has them."""
+    """Payloads are searched only where other filters narrow the search: they are large, and no index has them."""
     path, _ = store.read_field(said)
     if "=" not in said or not all(path):
         raise ConfigurationError(
@@ -72,7 +72,7 @@ def _check_field(wanted: JobFilter, said: str) -> None:
 
 
 def check_queue(name: str | None) -> Procedure[None]:
-    """A name that is no queue's is a slip, and finding nothing would hide it."""
+    """A name that is no queue's is a typing mistake, which an empty result would hide."""
     if name is not None:
         known = yield from run(jobs.queue_names)
         if name not in known:
@@ -80,7 +80,7 @@ def check_queue(name: str | None) -> Procedure[None]:
 
 
 def no_queue_now(name: str | None) -> Procedure[str | None]:
-    """For finished and dead jobs, which may outlive their queue: what to say of a queue that is not there."""
+    """For finished and dead jobs, which may outlive their queue: the warning for a queue that does not exist."""
     if name is None:
         return None
     known = yield from run(jobs.queue_names)
@@ -88,7 +88,7 @@ def no_queue_now(name: str | None) -> Procedure[str | None]:
 
 
 def check_texts(texts: dict[str, str | None]) -> None:
-    """What no row can hold cannot be searched for either."""
+    """A value that no row can hold cannot be searched for."""
     for name, text in texts.items():
         if text is not None and storable(text, len(text) * 4) != text:
             raise ConfigurationError(
@@ -107,7 +107,7 @@ def check_ages(older_than: float | None, newer_than: float | None) -> None:
 
 
 def begin(wanted: JobFilter) -> Procedure[Window]:
-    """The window of an act: nothing that is created after this moment."""
+    """The window of an act: excludes jobs that are created after this moment."""
     window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     return window._replace(below=_lower(window.below, window.now))
 
@@ -120,7 +120,7 @@ def find(
     window: Window | None = None,
     patience: float | None = None,
 ) -> Procedure[Finding]:
-    """The next jobs that fit, from the newest id back. With `patience` 0, what one step finds; below a second, steps are
+    """The next jobs that match, from the newest id back. With `patience` 0, one step only; below a second, steps are
     short, so that it is kept."""
     if window is None:
         window = Window()
@@ -149,7 +149,7 @@ def _lower(one: UUID | None, other: UUID | None) -> UUID | None:
 
 
 def _step(step: Search, searchers: Sequence[Searcher]) -> Flow[Finding]:
-    """Merge what each search found, down to where all of them have looked."""
+    """Merge the results of each search, down to where all of them have read."""
     yield from prefer_indexes()
     found: dict[UUID, Found] = {}
     reached: list[UUID] = []

@@ -57,7 +57,7 @@ class Waits:
 
 
 def waits(*, back: int = 60) -> Procedure[Waits]:
-    """How long jobs had waited when they began, and what may explain a change of it."""
+    """How long jobs had waited when they began, and events that may explain a change of it."""
     if not 1 <= back <= MOST_MINUTES:
         raise ConfigurationError(f"back must be between 1 and {MOST_MINUTES}, not {back}")
 

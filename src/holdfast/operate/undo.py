@@ -1,6 +1,6 @@
-"""Undo an act, by its entry in the audit: a redrive as far as nothing has started, a cancel of jobs that waited, a pause.
+"""Undo an act, by its entry in the audit: a redrive, for jobs that have not started; a cancel of waiting jobs; a pause.
 
-It is an act of its own, with an entry of its own. What an act did and somebody has changed since stays as it is.
+It is an act with a separate entry. Jobs that have changed since the act stay as they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ UNPARKED = why("unparked", "their keys were parked for them, and have gone on")
 
 
 def undo(entry: int) -> Procedure[Done]:
-    """Refuses an act that cannot be undone, and one of which nothing is left to undo."""
+    """Refuses an act that cannot be undone, and one with nothing left to undo."""
     line = yield from _line(entry)
     undo_it = _UNDO.get(line.action)
     if undo_it is None:
@@ -66,7 +66,7 @@ def _undo_redrive(line: AuditLine) -> Procedure[Done]:
 
 
 def _act_of(line: AuditLine) -> Procedure[UUID]:
-    """By which a redrive wrote down what it put back. Refused while it goes on."""
+    """The key under which a redrive recorded its jobs. Refused while it is in progress."""
     if line.operation is not None:
         operation = yield from find_operation(line.operation)
         if operation.state in OPEN:
@@ -110,13 +110,13 @@ def _undo_cancel(line: AuditLine) -> Procedure[Done]:
 
 
 def _suspects(line: AuditLine) -> list[UUID]:
-    """Which of them ran apart from others. Refused: those that did not wait, and those of which it is not known."""
+    """Which of them ran apart from others. Refused: those that did not wait, and those whose state is unknown."""
     was = line.before or {}
     try:
         states = dict(was["states"])
         suspects = [UUID(one) for one in was.get("suspects", ())]
     except (KeyError, ValueError):  # an older release, or too many to be kept
-        text = f"entry {line.id} does not say how its jobs stood when they were cancelled"
+        text = f"entry {line.id} does not have the states of its jobs before the cancel"
         raise Refused("no_undo", text) from None
     if others := [f"{n:,} {state}" for state, n in states.items() if state not in NOT_STARTED]:
         text = f"only jobs that waited come back: of those of entry {line.id}, {', '.join(others)}"
@@ -135,7 +135,7 @@ def _uncancel(line: AuditLine, suspects: Sequence[UUID]) -> Verb:
             gone_on = some([f"the group of job {one} has counted its cancel, or is over" for one in counted])
             raise Refused("counted", f"nothing was undone: {gone_on}")
         count = yield from acts.revive(locked, line.at, suspects)
-        if count < len(locked):  # all or none: what was done is taken back with the error
+        if count < len(locked):  # all or none: finished batches are taken back with the error
             raise Refused(
                 "nothing_left", "nothing was undone: it ran when it was cancelled, or was cancelled again"
             )

@@ -1,4 +1,4 @@
-"""Saved views: a page of the dashboard and its filter under a name, one's own or everybody's."""
+"""Saved views: a page of the dashboard and its filter under a name, private or shared."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -17,12 +17,12 @@ _NAME = 60  # characters
 
 
 def list_views(who: str) -> Procedure[list[SavedView]]:
-    """One's own, then everybody's."""
+    """A person's own, then the shared ones."""
     return (yield from run(lambda: store.list_views(who, 2 * MOST)))
 
 
 def save_view(name: str, page: str, query: Mapping[str, str], *, shared: bool = False) -> Procedure[UUID]:
-    """Under this name from now on, in place of what had it."""
+    """Saved under this name, replacing an earlier one."""
     name = name.strip()
     check_texts({"name": name, "page": page, **{f"{key}=": value for key, value in query.items()}})
     if not 1 <= len(name) <= _NAME:
@@ -43,13 +43,13 @@ def save_view(name: str, page: str, query: Mapping[str, str], *, shared: bool = 
 
 
 def delete_view(view: UUID, *, shared: bool = False) -> Procedure[SavedView]:
-    """One's own, or with `shared` one of everybody's. Nobody deletes another's."""
+    """A person's own, or with `shared` a shared one. Nobody deletes another person's."""
     who = yield from actor()
 
     def delete() -> Flow[SavedView]:
         found = yield from store.find_view(view, who.name)
         if found is None:
-            raise Refused("no_view", f"there is no view {view} of yours, nor one that is shared", id=view)
+            raise Refused("no_view", f"there is no view {view} of yours, and no shared one", id=view)
         if (found.owner is None) != shared:
             whose = "everybody's" if found.owner is None else "your own"
             raise Refused("other_view", f"view {found.name!r} is {whose}, and was not to be", id=view)

@@ -1,4 +1,4 @@
-"""Times and lists in the sentences that operators read."""
+"""Times, sizes and lists in sentences for operators."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,15 +10,25 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def span(seconds: float) -> str:
-    """`3 min`: one number that a person takes in at once."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
+    """`3 min`: one number, easy to read."""
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
     return f"{max(seconds, 0):.1f} s"
 
 
 def moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def size(count: int) -> str:
+    """`12 kB`, `3.4 MB`: as PostgreSQL counts, by 1024."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
 
 
 def some(names: Iterable[str], most: int = 5) -> str:

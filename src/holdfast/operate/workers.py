@@ -1,4 +1,4 @@
-"""Workers: who is there, since when heard of, how much each runs; and asking them to leave."""
+"""Workers: their state, last heartbeat and load; and asking them to leave."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ _PAUSE = 0.2
 @dataclass(frozen=True, slots=True)
 class Drained:
     asked: list[str] = field(default_factory=list)  # were alive
-    draining: list[str] = field(default_factory=list)  # were at it already
+    draining: list[str] = field(default_factory=list)  # were draining already
     gone: list[str] = field(default_factory=list)  # had left before
 
 
 def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
-    """Living workers, the last heard of first; those that are gone only when asked for."""
+    """Live workers, the last heartbeat first; those that are gone only on request."""
     return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS)))
 
 
 def masked_names() -> Procedure[frozenset[str]]:
-    """The names that the code of workers masks, for those who look at jobs without the code."""
+    """The names that the code of workers masks, for tools that show jobs without the code."""
     return (yield from run(store.masked_names))
 
 
@@ -48,8 +48,8 @@ def drain_workers(
 ) -> Procedure[Drained]:
     """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
 
-    Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has. A dry run
-    returns whom it would ask.
+    Each stops claiming at once, and learns with its next heartbeat to finish or hand back its jobs. A dry run
+    returns the workers it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
         raise Refused("no_workers", "say which workers: their ids, those of a host, or all")
@@ -78,7 +78,7 @@ def _drain(
 
 
 def _meant(ids: Sequence[str], host: str | None, everyone: bool) -> Flow[Drained]:
-    """Who would be asked, and who need not be."""
+    """The workers to ask, and those that need not be."""
     found = yield from store.find_workers(ids, host, everyone, _LOOK)
     meant = [_only(wanted, found) for wanted in ids] if ids else found
     if host is not None and not meant:
@@ -87,7 +87,7 @@ def _meant(ids: Sequence[str], host: str | None, everyone: bool) -> Flow[Drained
 
 
 def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
-    """The one worker that is meant: of this id, or the only one that begins like this. The gone count last."""
+    """The one worker that is meant: of this id, or the only one that begins with it. Those that are gone count last."""
     fits = [w for w in found if w.prefix == wanted]
     exact = [w for w in fits if w.id == wanted]
     living = [w for w in fits if w.status != "gone"]

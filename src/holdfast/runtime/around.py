@@ -170,7 +170,7 @@ def _before(hook: Callable[..., Any], error: BaseException) -> BaseException:
 
 
 def _after(hook: Callable[..., Any], error: BaseException, raised: BaseException | None) -> BaseException:
-    """What the attempt ends with. What the handler raised goes out also where a hook would have swallowed it."""
+    """The attempt's outcome. An error of the handler goes out even where a hook would have swallowed it."""
     if error is raised or _passes(error):
         return error
     when = "after the handler had returned"
@@ -182,7 +182,7 @@ def _after(hook: Callable[..., Any], error: BaseException, raised: BaseException
 
 
 def _passes(error: BaseException) -> bool:
-    """A hook may say how the job goes on, and a cancel may hit it."""
+    """A hook may return an outcome of its own, and a cancel may interrupt it."""
     return issubclass(type(error), HandlerSignal | HookFailed | LeaseLost | asyncio.CancelledError)
 
 

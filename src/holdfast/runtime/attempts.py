@@ -65,7 +65,7 @@ class Attempts:
         self._suspects = suspects
         self._breakers = breakers
         self._tally = tally
-        self._heard = True  # somebody hears of each start
+        self._heard = True  # somebody subscribed to starts
 
     def look(self) -> None:
         """Find out which subscribers want each attempt; called once for many jobs."""
@@ -92,7 +92,7 @@ class Attempts:
                 outcome = await executor.perform(running, call)
             if running.apart is not None:
                 outcome = await self._suspects.judge(running, outcome, self._me())
-        except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
+        except BaseException as error:  # noqa: BLE001 whatever went wrong, in Holdfast too: free the slot and settle the job
             outcome = unforeseen(error, running)
         self._slots.finished(running.started_at + running.rested)
         self.conclude(running, outcome)
@@ -102,14 +102,14 @@ class Attempts:
 
     def start_batch(self, group: Group, began: float, context: Context) -> None:
         calls = Calls(self._executor, self._slots, self._me, self)
-        self.side(calls.run(group, began), context.copy())  # what its handler sets is its own
+        self.side(calls.run(group, began), context.copy())  # changes to context variables stay in this task
 
     def end_unstarted(self, running: Running) -> None:
         """The job was lost or cancelled while it waited here."""
         self._end(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
 
     def end_abandoned(self, running: Running) -> None:
-        """The task of the job ended without an outcome: it was cancelled before it began, and so before the guard."""
+        """The job's task ended without an outcome: it was cancelled before it began, and so before the guard."""
         if running.abandoned and running.call is None:  # a call owns its jobs
             if running.task is not None and running.task.cancelled():
                 self._slots.finished(running.started_at)
@@ -168,7 +168,7 @@ class Attempts:
         self._suspects.ended(grants)
         dispatcher, ready = self.dispatcher, len(self.dispatcher.ready)
         plain = dispatcher.waiting == ready and not dispatcher.early.waiting and not self._queues.by_key
-        if not plain or not self._slots.content(ready):  # who takes the slots they left starts in a moment
+        if not plain or not self._slots.content(ready):  # the jobs that take these slots start in a moment
             self._pause.end()
 
     def _go_on(self, held: Sequence[Running | None], states: Sequence[str]) -> None:

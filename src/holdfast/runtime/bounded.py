@@ -1,7 +1,7 @@
-"""Code of others is awaited in a task of its own, and with a limit.
+"""Foreign code is awaited in a separate task, with a time limit.
 
-A client of a broker swallows a cancellation now and then: it takes it for its own, or makes another error of it. Whoever
-awaits such code directly may miss its own end. A task that awaits it from outside does not.
+Clients of brokers sometimes swallow a cancellation: they take it for their own, or turn it into another error. Code that
+awaits such a client directly may then miss its own cancellation. A task that awaits it from outside does not.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def bounded(work: Awaitable[T], seconds: float, what: str) -> T:
-    """Its result. TimeoutError after that many seconds, whatever the code does then; a cancellation that nobody asked for is
+    """Its result. TimeoutError after that many seconds, whatever the code does then; an unexpected cancellation becomes
     a ConnectionError."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(_looked_at)
@@ -32,6 +32,6 @@ async def bounded(work: Awaitable[T], seconds: float, what: str) -> T:
 
 
 def _looked_at(task: "asyncio.Future[Any]") -> None:
-    """So that no error of it is reported as one that nobody has seen."""
+    """Retrieve its error, so that asyncio does not report it as never retrieved."""
     if not task.cancelled():
         task.exception()

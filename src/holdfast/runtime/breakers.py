@@ -1,4 +1,4 @@
-"""Breakers of this worker's tasks: whose attempts they watch, and when to look for a job to try while one is not closed."""
+"""Breakers of this worker's tasks: which attempts they count, and when to look for a trial job while one is not closed."""
 
 import logging
 import time
@@ -38,7 +38,7 @@ class Breakers:
         self._look_at = 0.0
 
     def due(self, free: int) -> bool:
-        """Time to look for a breaker that may try a job, and there is a slot for it."""
+        """True when a breaker may try a job and a slot is free for it."""
         if not self.tasks or free <= 0 or time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + self._every
@@ -57,7 +57,7 @@ class Breakers:
             self.changed(change)
 
     async def close_unwatched(self) -> None:
-        """A task that lost its breaker to a deploy would wait for a trial that nobody begins."""
+        """Close breakers of tasks that lost theirs in a deploy: nobody would ever start their trial."""
         for task in await self._session.run(close_unwatched(self._others)):
             self.changed(BreakerChange(task, "closed"))
 

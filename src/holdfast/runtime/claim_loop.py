@@ -20,10 +20,10 @@ from .context import WorkerContext
 from .inflight import Running
 from .local_enqueues import LocalEnqueues
 from .service import Service, loudness
-from .sleep import FIRST_PAUSE, Nap, Sleep
+from .sleep import FIRST_PAUSE, Sleep, SleepPlan
 from .slots import Slots
 
-_LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
+_LONGEST_PAUSE = 1.0  # while the database is unreachable; the first session that reaches it ends all pauses
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 
@@ -176,7 +176,7 @@ class ClaimLoop:
         able = self._slots.free > 0 and not dispatcher.ready and not dispatcher.early
         again, come_at = False, time.monotonic() + (self._queues.again_in or math.inf)
         while True:
-            nap = Nap(pause.seconds)
+            nap = SleepPlan(pause.seconds)
             if claimed is not None:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
             if claimed and (self._slots.free > 0 or self._want() > 0):

@@ -28,7 +28,7 @@ from .job import Job
 
 
 class _Unlimited:
-    """What most handlers have: an asyncio.timeout(None) of each attempt would be made for nothing."""
+    """Most handlers have no limit: an asyncio.timeout(None) for each attempt would cost time for nothing."""
 
     async def __aenter__(self) -> None:
         return None
@@ -44,7 +44,7 @@ _UNLIMITED = _Unlimited()
 
 
 def limited(seconds: float | None) -> asyncio.Timeout | _Unlimited:
-    """A limit of time for the block that it is around; None: there is none."""
+    """A time limit for a block; None: there is none."""
     return _UNLIMITED if seconds is None else asyncio.timeout(seconds)
 
 
@@ -63,7 +63,7 @@ def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
 
 
 def unforeseen(error: BaseException, running: Running) -> Outcome:
-    """The end of an attempt that passed by every other: a mistake of ours. Nothing of the user's is asked for it."""
+    """The end of an attempt whose error was decided nowhere else: a defect of Holdfast. It calls no user code."""
     return Failed(describe(error), Backoff().delay(running.claimed.attempt))
 
 
@@ -101,7 +101,7 @@ def _reason(reason: object, signal: str) -> str:
 
 
 def signal_in(error: BaseException) -> BaseException | None:
-    """What is alone in groups, if it is for us."""
+    """The only exception in nested groups, if it is one of Holdfast's signals."""
     while isinstance(error, BaseExceptionGroup):
         if len(error.exceptions) != 1:
             return None
@@ -110,7 +110,7 @@ def signal_in(error: BaseException) -> BaseException | None:
 
 
 def completion(job: Job, handler: Handler, value: object) -> Outcome:
-    """How an attempt ends whose handler returned."""
+    """The outcome of a handler that returned."""
     result = None if value is None and handler.returns_none else handler.encode(value)
     if job._completed:
         # Right when its transaction committed: then settling finds the job already done, and this is never stored.

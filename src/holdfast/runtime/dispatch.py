@@ -1,14 +1,14 @@
 """The dispatcher: where claimed jobs wait, and how they are started in the free slots.
 
-A job waits for a slot (ready), for its token where its queue has a rate (early.py), for company where its task takes batches
+A job waits for a slot (ready), for its token where its queue has a rate (token_wait.py), for others of its batch
 (batch/gather.py), or for the one before it where its queue is ordered (lanes.py).
 
-Every job runs in a task of its own. From Python 3.12 on that task begins inside of the call that makes it and goes on up to
-the first thing it waits for: a job that waits for nothing never meets the event loop. So a job may have ended before the
-next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
-own makes its tasks itself. Before 3.12, all jobs that end in one turn of the event loop leave their slots to one such loop.
+Every job runs in a separate task. From Python 3.12 on that task begins inside the call that makes it, and runs until it
+waits for the first time: a job that waits for nothing never reaches the event loop. So a job may have ended before the
+next one is started, and the same loop uses its slot again. An event loop with its own task factory
+makes its tasks itself. Before 3.12, the jobs that end in one turn of the event loop leave their slots to one such loop.
 
-They begin in the context that this was made in: the call may come out of a job's task, whose context variables are its own.
+They begin in the context in which the dispatcher was made: a call may come from a job's task, which has its own context.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from .pace import Pace
 from .slots import Slots
 from .token_wait import TokenWait
 
-# What may end inside of the calls that start it before the event loop has its turn: this many jobs, for this many seconds.
+# Jobs may end inside the calls that start them, before the event loop gets its turn: this many, for this many seconds.
 _AT_ONCE = 200
 _LONG = 0.01
-_STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long one
+_STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long job
 
 _EAGER = sys.version_info >= (3, 12)  # a task begins inside of the call that makes it
 Begin = Callable[..., "asyncio.Task[Any]"]  # (coroutine, name=)
@@ -45,7 +45,7 @@ def beginner(loop: asyncio.AbstractEventLoop) -> Begin:
 
 
 class Attempts(Protocol):
-    """What happens to a job whose turn has come."""
+    """What happens to a job that may start."""
 
     async def run(self, running: Running) -> None: ...
 
@@ -167,9 +167,9 @@ class Dispatcher:
             self._set_timer(room)
 
     def _set_timer(self, room: int) -> None:
-        """For the next job that waits for its token. By time.monotonic(), whatever the loop's clock is."""
+        """Wakes for the next job that waits for its token. By time.monotonic(), whatever the loop's clock is."""
         if room <= 0 or not self.early.waiting:
-            return  # whatever ends makes it go on
+            return  # any job that ends makes it continue
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0.0, self.early.next_at - time.monotonic()), self.start_ready)
@@ -201,7 +201,7 @@ class Dispatcher:
                 self._slots.expect_long()
             return stale
         if self._slots.free > 0 and self._lanes and is_full():
-            return self._lanes.stale(_STALE)  # their turn is far, and their bytes keep others out
+            return self._lanes.stale(_STALE)  # their start is far, and their bytes keep others out
         return []
 
     def _stale_ready(self, long_ago: float) -> list[Running]:
@@ -214,7 +214,7 @@ class Dispatcher:
         return stale
 
     def clear(self) -> list[Running]:
-        """Remove and return everything that waits here."""
+        """Remove and return all jobs that wait here."""
         everything = [*self._lanes.waiting(), *self.ready, *self.early.clear(), *self.batches.clear()]
         self.ready.clear()
         return everything

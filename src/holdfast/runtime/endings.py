@@ -1,8 +1,8 @@
-"""Which claims are used up, counted where the database said so: their rows may go without a look at each of their jobs.
+"""Which claims are used up, by the database's own counts: their rows may be deleted without reading each of their jobs.
 
-Only what one statement ended as a whole is counted (settle_done): each job once, under its token. Whatever ends in another
-way, or in doubt, is missing in the count, and then the jobs are looked at as ever. So they are after a standby was promoted,
-and where commits are asynchronous: the server may not have what was settled last. The renewal reads this in its thread.
+Only jobs that one statement ended as a whole are counted (settle_done): each job once, under its token. A job that ends in
+another way, or in doubt, is missing in the count, and then the jobs of its claim are read. The same applies after a standby
+was promoted, and where commits are asynchronous: the server may not have the last settles. The renewal thread reads this.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises.
 
-prepare() finds the handler and its arguments, perform() makes the call with all that a handler may want around it. An async
-handler that wants nothing around it is awaited by whoever starts it (Attempts.run).
+prepare() finds the handler and its arguments; perform() makes the call with everything around it. An async
+handler with nothing around it is awaited by Attempts.run.
 """
 
 import functools
@@ -33,7 +33,7 @@ from .handler import FORGIVEN, Handler, Handlers, NeedsNewer, NeverFits, Payload
 from .inflight import Processes, Running
 from .job import Job, no_rest
 from .lazy_job import JobMaker
-from .middleware import Middleware, Next, PartTime
+from .middleware import Middleware, Next, SkippableMiddleware
 from .record import Recorders
 from .report import JobFields
 from .resting_jobs import Resting
@@ -62,9 +62,9 @@ class Executor:
         self._handlers = handlers
         self._worker = worker
         self._middleware = tuple(middleware)
-        self._part_time = [layer for layer in self._middleware if isinstance(layer, PartTime)]
-        self._always = [layer for layer in self._middleware if not isinstance(layer, PartTime)]
-        self.layers: Sequence[Middleware] = self._middleware  # that have something to do
+        self._part_time = [layer for layer in self._middleware if isinstance(layer, SkippableMiddleware)]
+        self._always = [layer for layer in self._middleware if not isinstance(layer, SkippableMiddleware)]
+        self.layers: Sequence[Middleware] = self._middleware  # that are in use
         self._processes = processes
         self._supervised = supervised
         self.job_of = JobMaker(database, worker, recorders or Recorders())
@@ -74,17 +74,17 @@ class Executor:
         self.threads.close()
 
     def look(self) -> None:
-        """Find out which middleware has something to do; called once for many jobs."""
+        """Find out which middleware is in use; called once for many jobs."""
         wanted = any(layer.wanted() for layer in self._part_time)
         self.layers = self._middleware if wanted else self._always
 
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
-        """`attempt` is what to run inside the middleware: the handler's own call, unless a batch shares one."""
+        """`attempt` runs inside the middleware: the handler's own call, unless a batch shares one."""
         call = self.prepare(running)
         return call if isinstance(call, Outcome) else await self.perform(running, call, attempt)
 
     def prepare(self, running: Running) -> Call | Outcome:
-        """Returns what to call, or how the attempt ends without a call."""
+        """Returns the call to make, or the outcome of an attempt that needs none."""
         claimed = running.claimed
         handler = self._handlers.find(claimed.task, claimed.version)
         if claimed.cancel_requested and (handler is None or handler.drive is None):
@@ -103,7 +103,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
             return Misfit(describe(error).summary, handler.signature)
         running.is_async = handler.is_async
-        # Of this task's own context, which ends with the task: nothing to set back.
+        # The context belongs to this task and ends with it: nothing to reset.
         telemetry.job_context.set(JobFields(claimed, self._worker))
         return handler, arguments
 
@@ -139,23 +139,23 @@ class Executor:
             call = functools.partial(layer, job, call)
         try:
             outcome = await call()
-        except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may hit it
+        except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may interrupt it
             outcome = decide(error, running, handler)
-        job._rest = no_rest  # it knows `running`, which knows the job: the collector would have to find that
+        job._rest = no_rest  # it references `running`, which references the job: a cycle for the collector
         if not isinstance(outcome, Outcome):
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))
         return job._ended(outcome)
 
     async def _in_a_process(self, running: Running, handler: Handler) -> Outcome:
-        """The child handles payload, middleware and handler; here is only what the renewal needs."""
+        """The child handles payload, middleware and handler; this only prepares the renewal."""
         processes = running.apart or self._processes
         assert processes is not None  # else it was prepared to run here
         running.in_process = True
         running.job = Job(running.claimed, self._database, self._worker())
         try:
             outcome = await processes.execute(running, handler)
-            # A child may have other code than its worker. What this worker takes back is decided by its own signature.
+            # A child may run other code than its worker. The worker's own signature decides which held jobs it takes back.
             return replace(outcome, signature=handler.signature) if isinstance(outcome, Misfit) else outcome
         except BaseException as error:  # noqa: BLE001 a cancel may hit it
             return decide(error, running, handler)
@@ -206,7 +206,7 @@ class Executor:
         except (DatabaseUnavailable, Contended) as error:
             ours = isinstance(error, ConnectionLost | Contended) or not began
             if not ours or job.generation - job.attempt >= FORGIVEN:
-                raise  # the handler's failure, or an outage once too often: bounded by its attempts
+                raise  # the handler's failure, or one outage too many: bounded by its attempts
             # In doubt or refused by the database. If the commit did go through, the release finds the job already
             # settled under this very token.
             return Released(f"{type(error).__name__}: {error}")

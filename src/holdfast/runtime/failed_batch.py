@@ -1,4 +1,4 @@
-"""A batch that could not be settled as a whole: which of its jobs wait, which one is at fault, and all others go on."""
+"""A batch that could not be settled as a whole: find which jobs wait and which one is at fault, and settle all others."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ class FailedBatch:
         wait: Callable[[list[Settlement]], None],
         give_up: Callable[[Settlement, str], Awaitable[None]],
     ) -> None:
-        """`write` settles some of them, `wait` lets them be tried again later, apart, `give_up` buries one."""
+        """`write` settles some of them, `wait` leaves them for a later try, apart, `give_up` makes one a dead letter."""
         self._recorders = recorders
         self._write = write
         self._wait = wait
@@ -34,7 +34,7 @@ class FailedBatch:
         self._stuck: set[str] = set()  # tables whose rows cannot be written now
 
     def flow(self, batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, list[BreakerChange]]]:
-        """Settle a batch with all that belongs into its transaction."""
+        """Settle a batch with everything that belongs to its transaction."""
         self._recorders.writing = None
         return settle_and(batch, worker, self._beside)
 
@@ -49,9 +49,9 @@ class FailedBatch:
             self._stuck.difference_update(row.table for s in batch for row in s.outcome.rows)
 
     async def settle_in_parts(self, batch: list[Settlement], error: Exception) -> None:
-        """Raises the error when it says nothing of a part of the batch."""
+        """Raises the error if it is not about a part of the batch."""
         table = self._recorders.writing
-        if isinstance(error, GroupBusy):  # someone counts in their group for a moment
+        if isinstance(error, GroupBusy):  # another session locks their group for a moment
             held_up = {str(job_id) for job_id in error.job_ids}
             await self._without(batch, lambda s: s.grant.id_text in held_up)
         elif isinstance(error, BadRow | LockNotAvailable | RecorderFailed):
@@ -59,7 +59,7 @@ class FailedBatch:
                 middle = len(batch) // 2
                 await self._write(batch[:middle])
                 await self._write(batch[middle:])
-            elif isinstance(error, LockNotAvailable):  # of a key that a follow-up wants, or of a recorded row
+            elif isinstance(error, LockNotAvailable):  # on a key that a follow-up wants, or on a recorded row
                 self._wait(batch)
             else:
                 await self._give_up(batch[0], self._reason(batch[0], error))
@@ -75,7 +75,7 @@ class FailedBatch:
         self._wait(list(filter(waits, batch)))
 
     def _say_stuck(self, table: str, error: Exception) -> None:
-        """No row can be written there, whichever it is: the table or a right is missing, or it took too long."""
+        """No row can be written there: the table or a right is missing, or it took too long."""
         if table not in self._stuck:
             self._stuck.add(table)
             text = f"{type(error).__name__}: {error}"
@@ -90,7 +90,7 @@ class FailedBatch:
 
 
 def buried(settlement: Settlement, reason: str) -> Settlement | None:
-    """The same as a dead letter, without rows; None: that is what was refused."""
+    """The same as a dead letter, without rows; None: the dead letter itself was refused."""
     if isinstance(settlement.outcome, DeadLettered) and not settlement.outcome.rows:
         return None
     return Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))

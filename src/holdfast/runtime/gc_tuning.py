@@ -1,4 +1,4 @@
-"""For a process that does nothing but run jobs."""
+"""Garbage collection settings for a process that only runs jobs."""
 
 import contextlib
 import gc
@@ -9,7 +9,7 @@ _THRESHOLD = 50_000  # objects made between two looks for cycles; Python's own i
 
 @contextlib.contextmanager
 def tuned_gc() -> Iterator[None]:
-    """Once everything is imported: what is there by now stays, and need not be looked at again and again.
+    """Once everything is imported: existing objects stay, and need not be scanned again and again.
 
     A worker makes tens of thousands of objects a second that go without the collector's help. It took a fifth of the
     time per job; with this, nearly none."""

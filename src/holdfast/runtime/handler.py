@@ -1,4 +1,4 @@
-"""What the runtime needs to know of a task. The tasks layer builds these; the runtime only calls them."""
+"""What the runtime needs to know about a task. The tasks layer builds these; the runtime only calls them."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -12,12 +12,12 @@ from ..model.duration import seconds
 from ..model.outcome import ErrorText, Failed, Outcome
 from ..model.text import describe
 
-LONGEST_DELAY = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
+LONGEST_DELAY = 3600 * 24 * 3600.0  # 3600 days: ten years as PostgreSQL counts them
 FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
 
 
 class PayloadError(ValueError):
-    """A stored payload cannot be turned into the handler's arguments. Its text is the reason shown to people."""
+    """A stored payload cannot be turned into the handler's arguments. People see its text as the reason."""
 
 
 class NeverFits(PayloadError):
@@ -25,12 +25,12 @@ class NeverFits(PayloadError):
 
 
 class NeedsNewer(PayloadError):
-    """Newer code takes this payload: the job waits for it, however long."""
+    """Newer code accepts this payload: the job waits for it without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A batch task: call it for up to `size` jobs, `wait` seconds after the first of them at the latest."""
+    """A batch task: call it for up to `size` jobs, at most `wait` seconds after the first of them."""
 
     size: int
     wait: float
@@ -56,9 +56,9 @@ class Handler:
     memory_limit: int | None = None
     gather: Gather | None = None
     breaker: Breaker | None = None
-    keep: bool | None = None  # whether something stays of jobs that completed; None: as their queue says
-    masked: tuple[str, ...] = ()  # names of arguments and results that nobody is shown
-    fingerprint: Callable[[], str] = str  # of its signature: workers of the same one take the same payloads
+    keep: bool | None = None  # whether rows of completed jobs are kept; None: as their queue says
+    masked: tuple[str, ...] = ()  # names of arguments and results that are masked everywhere
+    fingerprint: Callable[[], str] = str  # of its signature: equal ones accept the same payloads
     returns_none: bool = False  # by its annotation: None needs no encoding
     drive: Callable[..., Awaitable[Outcome]] | None = (
         None  # (Job, arguments): called instead of an async func
@@ -66,7 +66,7 @@ class Handler:
     plain: bool = field(
         init=False
     )  # nothing around the call: a function of the payload alone, without a time limit
-    bare: bool = field(init=False)  # plain and async: whoever starts it can await it
+    bare: bool = field(init=False)  # plain and async: the caller can await it itself
 
     def __post_init__(self) -> None:
         plain = not self.wants_job and self.transaction == "none" and self.timeout is None
@@ -85,7 +85,7 @@ class Handler:
         return Failed(error, delay, self._deadline())
 
     def _deadline(self) -> float | None:
-        """A user's own backoff may have none, or a wrong one."""
+        """The text of an error; a user's own backoff may raise one without, or with a wrong one."""
         try:
             found = self.backoff.deadline
             return None if found is None else min(seconds(found, "Backoff.deadline"), LONGEST_DELAY)
@@ -96,7 +96,7 @@ class Handler:
             return None
 
     def pause(self, attempt: int) -> float:
-        """Seconds to the next attempt. A user's own backoff that raises, or gives no duration, is replaced by ours."""
+        """Seconds to the next attempt. A user's backoff that raises, or returns no duration, is replaced by the default."""
         try:
             return min(seconds(self.backoff.delay(attempt), "Backoff.delay()"), LONGEST_DELAY)
         except BaseException as error:  # noqa: BLE001 the attempt has failed already, and must be settled
@@ -116,23 +116,23 @@ class Handlers(Protocol):
     def find(self, task: str, version: int) -> Handler | None: ...
 
     def known(self) -> list[tuple[str, int]]:
-        """Every (task name or alias, payload version) that can be run here."""
+        """Every (task name or alias, payload version) that this worker can run."""
         ...
 
 
 def kept(handlers: Handlers) -> dict[str, bool]:
-    """The tasks that say by themselves whether their completed jobs are kept."""
+    """The tasks that decide by themselves whether their completed jobs are kept."""
     found = ((task, handlers.find(task, version)) for task, version in handlers.known())
     return {task: handler.keep for task, handler in found if handler is not None and handler.keep is not None}
 
 
 def masked_names(handlers: Handlers) -> list[str]:
-    """What their code masks, for those who look at jobs without it."""
+    """The names that their code masks, for tools that show jobs without loading it."""
     found = (handlers.find(task, version) for task, version in handlers.known())
     return sorted({name for handler in found if handler is not None for name in handler.masked})
 
 
 def signatures(handlers: Handlers) -> list[str]:
-    """The fingerprint of each of `known()`, in its order."""
+    """The fingerprint of each of `known()`, in the same order."""
     found = (handlers.find(task, version) for task, version in handlers.known())
     return [handler.signature if handler is not None else "" for handler in found]

@@ -1,4 +1,4 @@
-"""A worker beside something else in one event loop, such as a web server: it runs as long as the block, and then drains."""
+"""A worker beside something else in one event loop, such as a web server: it runs as long as the block, then drains."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ async def hosted(serve: Serve) -> AsyncIterator[None]:
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
-    """Wait for its end. Whoever is cancelled while it drains cancels the drain too."""
+    """Wait for its end. If the waiting task is cancelled while the worker drains, the drain is cancelled too."""
     try:
         await serving
     except asyncio.CancelledError:

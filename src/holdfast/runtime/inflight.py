@@ -1,5 +1,5 @@
-"""What this worker holds right now, by the identity of what was claimed: whoever asks for a job has the one that a claim
-brought, and the same job may be here in two generations. Read by the renewing thread, so every access is locked."""
+"""The jobs that this worker holds, by the identity of the claimed job: a caller gets the one that its claim
+brought, because the same job may be here in two generations. The renewing thread reads this, so every access is locked."""
 
 import asyncio
 import threading
@@ -33,24 +33,24 @@ class Running:
     started_at: float = 0.0  # 0: not yet
     not_before: float = 0.0  # of a queue with a rate: when there is a token for its start
     stop: Stop | None = None
-    is_async = is_driven = False  # driven: its handler hears of a cancel, and ends in its own way
+    is_async = is_driven = False  # driven: its handler hears of a cancel, and decides how it ends
     rested = 0.0  # seconds in which it held no slot
     in_process = False
     apart: "Processes | None" = None  # a suspect: runs in one of these
     settling = False
     on_change: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None
-    call: UUID | None = None  # of a batch: the call it is in
-    leave: "Callable[[Running], None] | None" = None  # of a batch: its task goes on for the others
-    lane: "Lane | None" = None  # of an ordered queue: where it waits for its turn
+    call: UUID | None = None  # the batch whose call it is in
+    leave: "Callable[[Running], None] | None" = None  # in a batch: its task continues for the others
+    lane: "Lane | None" = None  # in an ordered queue: where it waits for the job before it
 
     def __init__(self, claimed: ClaimedJob, claimed_at: float, renewed_at: float) -> None:
         self.claimed = claimed
         self.claimed_at = claimed_at
-        self.renewed_at = renewed_at  # a moment at which it was ours
+        self.renewed_at = renewed_at  # a moment at which this worker owned it
 
     def interrupt(self, reason: Stop) -> None:
-        """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is ended."""
+        """Ask the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is killed."""
         if self.stop is None or reason == LOST:
             self.stop = reason
         if self.job is not None:
@@ -79,7 +79,7 @@ class Running:
 
 
 class Lane(deque[Running]):
-    """The jobs of one stream, which is a queue and a key, in their order: the first of them runs, or is about to."""
+    """The jobs of one stream (a queue and a key) in their order: the first of them runs, or is about to."""
 
     def __init__(self, stream: tuple[str, str]) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class InFlight:
         return added
 
     def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
-        """Returns those that were held, each in the place of its job."""
+        """Returns those that were held, each at the place of its job."""
         with self._lock:
             pop = self._held.pop
             gone = [pop(key, None) for key in map(id, jobs)]

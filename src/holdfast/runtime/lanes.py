@@ -1,7 +1,7 @@
-"""Lanes: the jobs of one stream that this worker holds run one after the other.
+"""Lanes: the jobs of one stream in this worker run one after the other.
 
-A job starts when the one before it is finished in the database. When that one goes back instead (a retry, a release, a
-lost lease, a block), what is behind it goes back too, unstarted: its turn has not come.
+A job starts when the one before it is finished in the database. If that one goes back instead (a retry, a release, a
+lost lease, a block), the jobs behind it go back too, unstarted.
 """
 
 import time
@@ -18,11 +18,11 @@ Stream = tuple[str, str]  # a queue and a key
 
 
 class Ended(NamedTuple):
-    """What follows from the end of some jobs."""
+    """The consequences of the end of some jobs."""
 
-    starts: list[Running]  # their turn has come
-    over: list[tuple[Running, bool]]  # nothing of their streams is left here; and whether they are finished
-    back: list[Running]  # those behind one that is not finished, to be handed back
+    starts: list[Running]  # they may start now
+    over: list[tuple[Running, bool]]  # streams that have no job left here; and whether they are finished
+    back: list[Running]  # jobs behind one that is not finished, to be handed back
 
 
 class Lanes:
@@ -34,7 +34,7 @@ class Lanes:
         return len(self._lanes)
 
     def admit(self, batch: list[Running]) -> list[Running]:
-        """Those that may start; the others wait here for the one before them."""
+        """Returns the jobs that may start; the others wait here for the one before them."""
         if not self._ordered:
             return batch
         start: list[Running] = []
@@ -94,9 +94,9 @@ class Lanes:
         return Ended(starts, over, back)
 
     def doubter(self, most: float) -> Callable[[Running], bool] | None:
-        """Tells a job of a stream whose lease was not renewed for longer than `most` seconds: the process stood still.
+        """Whether a job's lease was not renewed for longer than `most` seconds, because the process was stopped.
 
-        Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
+        Another worker may be far ahead of it: it waits until the next renewal has found out which worker owns it."""
 
         def in_doubt(running: Running) -> bool:
             return time.monotonic() - running.renewed_at > most and running.lane is not None
@@ -104,7 +104,7 @@ class Lanes:
         return in_doubt if self._ordered else None
 
     def stale(self, seconds: float) -> list[Running]:
-        """Those that have waited here for longer than that, and what is behind them; they leave."""
+        """Remove and return jobs that have waited here for longer than that, and the jobs behind them."""
         long_ago = time.monotonic() - seconds
         stale: list[Running] = []
         for lane in self._lanes.values():
@@ -115,7 +115,7 @@ class Lanes:
         return stale
 
     def waiting(self) -> list[Running]:
-        """Those whose turn has not come, and who will not get one."""
+        """Jobs that may not start yet, and will not start in this worker."""
         waiting = [running for lane in self._lanes.values() for running in list(lane)[1:]]
         for lane in self._lanes.values():
             while len(lane) > 1:

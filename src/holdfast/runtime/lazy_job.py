@@ -18,7 +18,7 @@ class JobMaker:
         self._making = threading.Lock()
 
     def __call__(self, running: Running, handler: Handler) -> Job:
-        """The one that this attempt has: any thread of a batch handler may be the first to ask."""
+        """The attempt's Job: any thread of a batch handler may be the first to ask for it."""
         with self._making:
             if (job := running.job) is None:
                 rows = Rows(self._recorders, in_transaction=handler.transaction != "none")
@@ -26,6 +26,6 @@ class JobMaker:
                     running.claimed, self._database, self._worker(), handler.encode, running.on_change, rows
                 )
                 job._keep = handler.keep
-                if running.stop:  # before there was anybody to tell
+                if running.stop:  # before anybody listened
                     running.interrupt(running.stop)
         return job

@@ -1,4 +1,4 @@
-"""What the renewing thread finds out, brought to the worker: a job is lost or cancelled, the worker fenced or to drain."""
+"""Findings of the renewing thread, passed to the worker: a job is lost or cancelled, the worker is fenced or must drain."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ class LeaseEvents:
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         """In the worker's event loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to act
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _interrupt(self, running: Running, reason: Stop) -> None:
@@ -58,7 +58,7 @@ class LeaseEvents:
         if self._attempts.dispatcher.drop(running):
             self._attempts.end_unstarted(running)
         elif running.is_driven and running.stop == "cancel":
-            pass  # it hears of it, and ends by itself
+            pass  # it is notified, and ends by itself
         elif running.task is not None and running.is_async and not running.settling:
             running.cancel()
 
@@ -77,7 +77,7 @@ class LeaseEvents:
                 await asyncio.sleep(self._context.settings.heartbeat)
 
     def _drain_asked(self, identity: str) -> None:
-        """An operator set our status: the same as a first signal, however often the heartbeat says it."""
+        """An operator set our status: treated as a first signal, however often the heartbeat reports it."""
         if self._membership.id == identity and not self._context.stopping.is_set():
             telemetry.emit("worker.drain_asked", worker=identity)
             self._context.stop()

@@ -1,7 +1,7 @@
 """A worker from its registration to its last write: what runs beside the claim loop starts once, in order, and stops once.
 
 Stopping is draining: no more claims, hand back what has not started, let the rest finish or release it, leave. Nothing here
-may wait for longer than it says: a handler that never ends, or a database that is away, must not keep the process.
+may wait longer than its limit: a handler that never ends, or an unreachable database, must not keep the process.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from .sleep import Sleep
 from .sweep import Sweeper
 from .tally import Tally
 
-_NAMED = 3  # tasks that are named while they are waited for
+_NAMED = 3  # named tasks, awaited together
 _LAST_WRITES = 5.0
 _LAST_SUMS = 2.0
 

@@ -1,4 +1,4 @@
-"""Jobs that this very process enqueued: its worker needs no notification of them."""
+"""Jobs that this very process enqueued: its worker needs no notification for them."""
 
 import asyncio
 import contextlib
@@ -28,12 +28,12 @@ class LocalEnqueues:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """While the block lasts, what a thread of this process enqueued ends the pause of the claim loop."""
+        """While the block lasts, an enqueue in a thread of this process ends the pause of the claim loop."""
         loop, process = asyncio.get_running_loop(), os.getpid()
 
         def enqueued(queues: Collection[str] | None) -> None:
-            """In the thread of the producer."""
-            if os.getpid() != process:  # of a child, which has a copy of the loop that nobody runs
+            """Called in the producer's thread."""
+            if os.getpid() != process:  # in a forked child, which has a copy of the loop that nobody runs
                 return
             if queues is not None and not set(queues).intersection(self._queues()):
                 return
@@ -44,7 +44,7 @@ class LocalEnqueues:
             yield
 
     def look(self) -> None:
-        """At once where there is little to do, though not for each of many. A busy worker finds it in its next turn."""
+        """At once if there is little to do, but not for each of many. A busy worker finds the job in its next turn."""
         if self._pause.ended.is_set() or 2 * self._slots.free < self._slots.concurrency:
             return
         self._pause.end_in(max(0.0, self._pause.looked_at + BETWEEN_LOOKS - time.monotonic()))

@@ -31,7 +31,7 @@ class Membership:
         self._metadata = {"holdfast": own_version(), "labels": labels, "masked": masked_names(handlers)}
         self.identity = WorkerIdentity.create()
         self._died = predecessor()
-        self._fenced: list[str] = []  # identities whose silence is still to be taken back
+        self._fenced: list[str] = []  # identities whose silence still has to be taken back
 
     @property
     def id(self) -> str:
@@ -61,7 +61,7 @@ class Membership:
         )
 
     async def start_over(self) -> None:
-        """This identity was fenced while we were away: go on under a new one."""
+        """This identity was fenced during a silence: continue under a new one."""
         old = self.id
         fresh = WorkerIdentity.create()
         self.identity = fresh
@@ -70,7 +70,7 @@ class Membership:
         await self.register()
 
     async def take_back_blame(self, *also: str) -> None:
-        """Identities of this process that were fenced: that it lives proves that their silence was no death."""
+        """Identities of this process that were fenced: it is alive, so their silence was no death."""
         self._fenced += also
         while self._fenced:
             worker = self._fenced[0]

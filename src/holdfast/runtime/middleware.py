@@ -10,8 +10,8 @@ Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
 
-class PartTime(abc.ABC):
-    """Middleware that is left out while it has nothing to do."""
+class SkippableMiddleware(abc.ABC):
+    """Middleware that can be skipped while it has nothing to do."""
 
     @abc.abstractmethod
     def wanted(self) -> bool: ...

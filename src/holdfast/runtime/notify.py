@@ -1,7 +1,7 @@
-"""The listener's keeper: it connects, proves that what producers say is heard, and passes it on.
+"""Keeps the listener: connects it, proves that notifications arrive, and passes them on.
 
-Polling is enough for correctness and goes on behind this. A worker that does not hear has no row among the sleepers
-(sleep.py), so that nobody talks to it in vain.
+Polling is enough for correctness and continues beside it. A worker that cannot be notified has no row among the sleepers
+(sleep.py), so no producer notifies it.
 """
 
 import logging
@@ -16,10 +16,10 @@ from ..store import wake as store
 from .service import Service
 from .sleep import Sleep
 
-# A connection that fell silent is noticed after _CHECK and what an answer may take (db/listen.py): within 15 seconds.
+# A silent connection is noticed after _CHECK plus the time a reply may take (db/listen.py): within 15 seconds.
 _CHECK = 10.0  # seconds between two round trips on the listening connection
 _PROVE = 60.0  # and between two notifications to ourselves
-_ECHO = 3.0  # that one of them may take
+_ECHO = 3.0  # limit of one of them
 
 
 class Notify(Service):
@@ -45,7 +45,7 @@ class Notify(Service):
         self._deaf = False
 
     def add(self, service: Service) -> None:
-        """Also wake this service, for its topic. Before the start."""
+        """Also wake this service, for its topic. Call it before the start."""
         if service.topic is not None:
             self._topics[store.channel(service.topic)] = service
 
@@ -65,7 +65,7 @@ class Notify(Service):
         return 0.0
 
     async def _prove(self) -> bool:
-        """Say something on the way that producers take, and hear it."""
+        """Send a notification the way producers do, and receive it."""
         await self._session.run(store.say_it(self._listener.proof))
         deadline = time.monotonic() + _ECHO
         heard: list[str] = []
@@ -81,7 +81,7 @@ class Notify(Service):
             await self._listener.listen([*self._channels, *self._topics])
             self._sleep.hears, self._deaf = True, False
             telemetry.emit("listen.ready", channels=",".join(self._channels))
-            self._look()  # what was said while nobody heard
+            self._look()  # notifications that arrived while nobody listened
             for service in self._topics.values():
                 service.listening(True)
         return True

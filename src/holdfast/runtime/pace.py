@@ -1,7 +1,7 @@
 """Pace: a job of a queue with a rate starts when its token is there, and not before.
 
-A claim gives tokens that come within a moment, so that no time is lost between two claims, and says when each is there. What
-was late must not start all at once either: the starts of this worker keep to the rate by themselves.
+A claim gives tokens that come within a moment, so that no time is lost between two claims, and says when each is there.
+Late jobs must not start all at once either: the starts of this worker keep to the rate by themselves.
 """
 
 import math
@@ -12,12 +12,12 @@ from ..model.job import ClaimedJob
 from ..model.queue import QueueRules, Rate
 from .inflight import Running
 
-_LATE = 0.005  # seconds: a start that was so late does not hold up the next; with a slow rate, half of the time between two
+_LATE = 0.005  # seconds: a start that was this late does not delay the next; with a slow rate, half of the time between two
 _DRIFT = 1e-4  # seconds by which two clocks drift apart from one claim to the next, at most
 _MOST = 10_000  # keys whose starts are remembered
 
 
-Meters = tuple[str, str | None]  # a queue, and where keys have a rate the key: whose rates a job keeps to
+Meters = tuple[str, str | None]  # a queue, and where keys have a rate the key: the rates that apply to a job
 
 
 class Meter:
@@ -31,7 +31,7 @@ class Meter:
         self.opens_at = -math.inf  # when the next one may start
 
     def wait(self, now: float) -> float:
-        """Seconds until one may start; 0: it may now."""
+        """Seconds until a job may start; 0: now."""
         return max(0.0, self.opens_at - now)
 
     def started(self, now: float) -> None:
@@ -42,14 +42,14 @@ class Meter:
 class Pace:
     def __init__(self, rules: dict[str, QueueRules]) -> None:
         self._rules = rules
-        self._start: dict[str, float] = {}  # of jobs that were just claimed: when they may start
+        self._start: dict[str, float] = {}  # when jobs that were just claimed may start
         self._behind: dict[str, float] = {}  # queue -> by how much our clock is behind the database's
         self._meters: dict[Meters, Meter] = {}
 
     def add(self, jobs: Sequence[ClaimedJob], starts: Sequence[float], sent: float) -> None:
-        """`starts` are by the database's clock; `sent` is when the claim was sent, by ours.
+        """`starts` are by the database's clock; `sent` is when the claim was sent, by the local one.
 
-        The way to the server takes longer at times, and that must not move the starts: the quickest one of late counts."""
+        A round trip is slow at times, and that must not move the starts: the quickest recent one counts."""
         now, first = time.monotonic(), jobs[0]
         seen = first.now - sent
         behind = min(self._behind.get(first.queue, seen) + _DRIFT, seen)
@@ -58,7 +58,7 @@ class Pace:
             self._start[job.id_text] = min(start - behind, now + start - first.now)
 
     def mark(self, held: list[Running]) -> list[Running]:
-        """Write on each job that was claimed when it may start."""
+        """Note on each claimed job when it may start."""
         if self._start:
             for running in held:
                 running.not_before = self._start.get(running.claimed.id_text, 0.0)
@@ -70,12 +70,12 @@ class Pace:
         return job.queue, None if self._rules[job.queue].key_rate is None else job.partition_key
 
     def closed_for(self, queue: str) -> float:
-        """Seconds until the queue itself may start one; 0: now, by its own rate."""
+        """Seconds until the queue may start a job; 0: now, by its own rate."""
         rate = self._rules[queue].rate
         return 0.0 if rate is None else self._meter((queue, None), rate).wait(time.monotonic())
 
     def early(self, running: Running) -> float:
-        """In how many seconds it may start; 0 or less: it starts now."""
+        """Seconds until it may start; 0 or less: it starts now."""
         now, job = time.monotonic(), running.claimed
         rules, of_queue, of_key = self._rules[job.queue], None, None
         may_at = running.not_before
@@ -100,7 +100,7 @@ class Pace:
 
     def _changed(self, meter: Meter | None, rate: Rate) -> Meter:
         if meter is not None and meter.rate == rate:
-            meter.rate = rate  # read anew: it is the same
+            meter.rate = rate  # read again: unchanged
             return meter
         if len(self._meters) >= _MOST:
             now = time.monotonic()

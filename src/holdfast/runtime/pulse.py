@@ -1,9 +1,9 @@
 """The pulse: while a worker sleeps, one statement per heartbeat asks for all of its services.
 
-A sleeping worker holds no job, so the heartbeat can go with the look at its queues, and with it the questions whether
-there is something to sweep, and what the services of the shapes want to know. A service whose question is asked here asks
-nothing by itself. What the pulse promises lasts a little longer than the time to the next one: when it stops, because the
-worker woke, the loop hangs or a look takes long, every service goes on by itself, and the renewing thread beats.
+A sleeping worker holds no job, so one statement can be its heartbeat, read its queues, ask whether
+there is something to sweep, and ask for the services of the shapes. A service whose question is asked here asks
+nothing by itself. A pulse is valid for a little longer than the time to the next one: if it stops, because the
+worker woke, the loop hangs or the query is slow, every service asks for itself again, and the renewing thread beats.
 """
 
 import time
@@ -21,7 +21,7 @@ _LATE = 0.5  # seconds that a pulse may be late
 
 
 def gap_and_grace(s: Settings) -> tuple[float, float]:
-    """Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too long, they
+    """Live owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too long, they
     get two beats to renew before anyone takes their work. The last beat may be older than the last sweep, so a gap
     counts well before dead_after."""
     return max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep), 2 * s.heartbeat
@@ -34,7 +34,7 @@ class Pulse:
         rings: Callable[[], Sequence[str]] = lambda: (),
         asked: Sequence[tuple[Question, Callable[[Any], None]]] = (),
     ) -> None:
-        """`asked`: the questions of services, and what is called with the answers."""
+        """`asked`: the questions of services, and the functions that get the replies."""
         self.every = settings.heartbeat
         gap, grace = gap_and_grace(settings)
         self._rounds = store.Rounds(
@@ -46,7 +46,7 @@ class Pulse:
             TIDY_EVERY,
             settings.misfit_wait,
         )
-        # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
+        # A service that sweeps more often than the heart beats asks by itself.
         self.sweeps = self.every <= 1.5 * settings.sweep
         self._asked = list(asked)
         self._rings = rings
@@ -71,7 +71,7 @@ class Pulse:
         return store.pulse(worker, queues, known, within, self._rounds, signatures, self._rings(), questions)
 
     def felt(self, worker: str, began: float, found: store.Pulse) -> None:
-        """A pulse that began then was answered."""
+        """The reply to a pulse that was sent then."""
         if not self.lasts:
             self._since = began
         self._worker = worker
@@ -84,14 +84,14 @@ class Pulse:
             on_answer(answer)
 
     def end(self) -> None:
-        """The worker is up."""
+        """The worker is awake."""
         if self._until:
             self._until = 0.0
             self.on_end()
 
     @property
     def left(self) -> float:
-        """Seconds for which nobody needs to ask; 0 or less: it does not beat."""
+        """Seconds for which nobody else needs to ask; 0 or less: there is no pulse."""
         return self._until - time.monotonic()
 
     @property
@@ -99,5 +99,5 @@ class Pulse:
         return self.left > 0
 
     def beats_for(self, worker: str, since: float) -> float:
-        """Seconds for which the heartbeat of this worker is taken care of, if it asked by itself after the pulse began."""
+        """Seconds for which this worker needs no other heartbeat, if the pulse began before it."""
         return self.left if self._worker == worker and since > self._since else 0.0

@@ -2,14 +2,14 @@
 
 They travel with the outcome. The settler hands them to the recorder that a shape registered for the table, after its own
 statements and in their transaction, for each attempt whose end was written there: completed, failed, snoozed, dead-lettered,
-cancelled or released. The rows of a stale owner, of a job that somebody holds, or of a settle that was done before are not
+cancelled or released. Rows of a stale owner, of a job that is locked, or of a settle that was done before are not
 written. All rows of a batch for one table are one call.
 
 A recorder is `(jobs, rows) -> Flow[Any]`: `rows[n]` is the JSON text of an object that `jobs[n]` recorded. It writes them
-in one statement and must not wait for locks. Where it has to lock a row, it sets a short lock_timeout first; a job whose row
-somebody holds is then settled a moment later.
+in one statement and must not wait for locks. Where it has to lock a row, it sets a short lock_timeout first; a job whose
+row is locked is then settled a moment later.
 
-A row that the database refuses, or for which the recorder raises, harms its own job alone: the job becomes a dead letter
+A row that the database refuses, or for which the recorder raises, affects its own job only: the job becomes a dead letter
 (SettleRefused) that says why, without rows. When no row at all can be written (a missing table, missing rights), jobs that
 have rows for that table wait, and all others are settled.
 """
@@ -27,7 +27,7 @@ from ..store.statement import Flow
 ROW_BYTES = 64 * 1024
 ATTEMPT_BYTES = 256 * 1024
 ATTEMPT_ROWS = 1000
-_CALL_BYTES = 4 * 1024 * 1024  # more than that is given to the recorder in several calls
+_CALL_BYTES = 4 * 1024 * 1024  # more rows than that are given to the recorder in several calls
 _UNWRITTEN = (Lost, SettledElsewhere, Suspended)
 
 Recorder = Callable[[Sequence[Ended], Sequence[str]], Flow[Any]]
@@ -42,14 +42,14 @@ def _no_text(value: object, what: str, limit: int) -> str:
 
 
 class Recorders:
-    """What the shapes registered, by table."""
+    """The recorders that the shapes registered, by table."""
 
     def __init__(
         self,
         by_table: Mapping[str, Recorder] | None = None,
         dump: Callable[[object, str, int], str] = _no_text,
     ) -> None:
-        """`dump` makes JSON text of a value, or refuses it: (value, what it is, most bytes)."""
+        """`dump` makes JSON text of a value, or refuses it: (value, its name in errors, most bytes)."""
         self._by_table = dict(by_table or {})
         self._dump = dump
         self.writing: str | None = None  # the table whose recorder runs, or has failed in the database
@@ -68,17 +68,15 @@ class Recorders:
         return Recorded(table, text)
 
     def write(self, batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[None]:
-        """Write the rows of those attempts of the batch whose end was written in this transaction. `odd`: what became of
-        those, by their place, that did not plainly complete."""
+        """Write the rows of the attempts whose end was written in this transaction. `odd`: the result of those that did
+        not plainly complete, by their place."""
         self.writing = None
         found: dict[str, list[tuple[Ended, str]]] = {}
         for place, settlement in enumerate(batch):
             if settlement.outcome.rows and (ended := _applied(settlement, odd.get(place))) is not None:
                 for table, row in settlement.outcome.rows:
                     found.setdefault(table, []).append((ended, row))
-        for table in sorted(
-            found
-        ):  # in one order, so that two settlers cannot wait for each other in a circle
+        for table in sorted(found):  # in a fixed order, so that two settlers cannot deadlock
             for part in _parts(found[table]):
                 self.writing = table
                 try:
@@ -149,7 +147,7 @@ class Rows:
             )
 
     def end(self, outcome: Outcome) -> Outcome:
-        """The outcome with what was recorded; nothing can be added from here on."""
+        """The outcome with the recorded rows; nothing can be added from here on."""
         self._ended = True
         if not self._rows or isinstance(outcome, _UNWRITTEN):
             return outcome

@@ -21,7 +21,7 @@ from .service import Service
 from .vitals import ASLEEP, REPORTED, Measured
 
 _A_WHILE = 2  # heartbeats
-_WORTH = 8  # jobs of a claim: fewer are looked at as quickly as they are counted
+_WORTH = 8  # jobs of a claim: fewer are read as quickly as they are counted
 
 
 class Renewal(Service):
@@ -56,7 +56,7 @@ class Renewal(Service):
 
     async def tick(self) -> float:
         worker, began = self._worker(), time.monotonic()
-        # A worker that sleeps holds nothing, and its pulse is a heartbeat. One is made here first, to drop its last claims.
+        # A sleeping worker holds nothing, and its pulse is a heartbeat. One is made here first, to drop its last claims.
         if self.pulse is not None and not len(self._inflight):
             left = self.pulse.beats_for(worker, self._asked_at)
             if left > 0 and not self.measured.due(ASLEEP):
@@ -68,7 +68,7 @@ class Renewal(Service):
             self.on_fenced()
         elif status == "draining":
             self.on_drain(worker)
-        ended = self._endings.counted()  # before the next look: a claim that has ends and is not held is over
+        ended = self._endings.counted()  # before the next read: a claim with no jobs left is over
         held = self._inflight.select()
         for running in held:
             if running.abandoned:
@@ -92,7 +92,7 @@ class Renewal(Service):
 
     def _interrupt(self, job: Owned, reason: Stop) -> None:
         running = self._inflight.get(job)
-        # A job that completed itself, or is being settled, is gone from the row because we took it away.
+        # A job that completed itself, or is being settled, has no row any more because we settled it.
         if running is None or running.settling or (running.job is not None and running.job._completed):
             return
         if running.stop != reason:

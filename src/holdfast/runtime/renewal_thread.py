@@ -67,7 +67,7 @@ class RenewalThread:
             await renewal.stop()
 
     async def _watch(self) -> None:
-        """Ask the worker's loop for a sign of life; when none comes, say which handler blocks it and where."""
+        """Ask the worker's loop for a sign of life; if none comes, report which handler blocks it, and where."""
         reported = False
         while self._watched is not None and not self._watched.is_closed():
             asked = time.monotonic()
@@ -82,7 +82,7 @@ class RenewalThread:
             await asyncio.sleep(1.0)
 
     def _answer(self, answered: threading.Event, asked: float) -> None:
-        """In the loop that is watched."""
+        """Runs in the watched loop."""
         self._measured.lagged(time.monotonic() - asked)
         answered.set()
 

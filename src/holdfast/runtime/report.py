@@ -1,4 +1,4 @@
-"""What a worker says of each job: that it started, how it ended, and whose a log line is."""
+"""What a worker reports about each job: its start, its end, and the fields of its log lines."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ _ASIDE: Final = (Held, Misfit)
 
 
 class JobFields(Mapping[str, Any]):
-    """What log lines of a running job carry. Put together when one is written, which most jobs never do."""
+    """The fields of log lines of a running job. Built when a line is written, which most jobs never do."""
 
     __slots__ = ("_claimed", "_worker")
 
@@ -81,7 +81,7 @@ def ended(
     worker: str,
     tally: Tally,
 ) -> None:
-    """Tell the world and count it."""
+    """Emit the events of settled jobs, and count them."""
     now = time.monotonic()
     heard = telemetry.audible(logging.DEBUG)
     if not heard and states.count(COMPLETED) == len(states):
@@ -112,7 +112,7 @@ def _emit_end(
 
 
 def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
-    """What to tell the world about a settled job: event name, fields, level."""
+    """The event of a settled job: name, fields, level."""
     if state == COMPLETED:
         return JOB_COMPLETED, {}, logging.DEBUG
     if state == LOST:
@@ -127,7 +127,7 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
         if state in DEAD:
             error = outcome.error
             return JOB_DEAD_LETTER, {"error": error.summary, "trace": error.trace}, logging.ERROR
-        # No dead letter all the same: cancelled meanwhile, or quarantined.
+        # Still no dead letter: cancelled meanwhile, or quarantined.
         return JOB_FAILED, {"state": state}, logging.INFO
     if state == HELD and isinstance(outcome, _ASIDE):
         return JOB_HELD, {"reason": outcome.reason}, logging.WARNING

@@ -1,7 +1,7 @@
 """Jobs that rest: in flight, and without a slot, while they wait for something outside.
 
 Their lease is renewed with their claim, so resting costs nothing. A worker that drains, and one with too many, asks them to
-leave: the event that rest() gives is set, and whoever rests ends its attempt.
+leave: the event that rest() gives is set, and a job that rests ends its attempt.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .inflight import Running
     from .slots import Slots
 
-MOST = 10_000  # that rest in a worker: a process that dies makes a suspect of each job it had
+MOST = 10_000  # jobs that rest in a worker: a process that dies makes a suspect of each of its jobs
 
 
 class Resting:
@@ -29,7 +29,7 @@ class Resting:
 
     @asynccontextmanager
     async def rest(self, running: "Running") -> AsyncIterator[asyncio.Event]:
-        """The slot is free while the block lasts. It is waited for at the end, unless the block was left by an exception."""
+        """The slot is free while the block lasts. The end waits for a slot, unless the block raised."""
         leave = self._resting[running] = asyncio.Event()
         if self._closed:
             leave.set()
@@ -54,7 +54,7 @@ class Resting:
             running.rested += time.monotonic() - began
 
     def close(self) -> None:
-        """Nobody is to rest any more."""
+        """No job may rest any more."""
         self._closed = True
         for event in self._resting.values():
             event.set()

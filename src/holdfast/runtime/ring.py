@@ -1,12 +1,12 @@
-"""A worker's place in the rings of its queues: which buckets it owns, asked again every second while it is up.
+"""A worker's place in the rings of its queues: which buckets it owns, read again every second while it is awake.
 
-Queues have one that are ordered by key, and those with affinity.
+A queue has a ring if it is ordered by key, or has affinity.
 
-While it sleeps the pulse reports the seats, and the ring asks only when they changed. So a worker knows its share before
-the next job wakes it: one that learned of its neighbour in the middle of a drain would move half its keys there.
+While it sleeps the pulse reports the seats, and the ring reads only when they changed. So a worker knows its share before
+the next job wakes it: otherwise it would move half of its keys in the middle of a drain.
 
-What it learns is a second old, or older when the database is away. That costs a look or two and nothing else: the
-database decides who has a job.
+Its knowledge is a second old, or older while the database is unreachable. That costs a query or two and nothing else: the
+database decides which worker gets a job.
 """
 
 import functools
@@ -21,9 +21,9 @@ from ..store import workers as store
 from .pulse import Pulse
 from .service import Service
 
-_NONE = 5.0  # seconds until a queue may have a ring, while none has: nothing is asked for it
-_START = 1.0  # seconds in which a new worker looks ten times as often: those of one deploy start together
-_MOVE_UP = 30.0  # seconds with a hole below before the last seats move up: in a deploy somebody takes it
+_NONE = 5.0  # seconds until a queue that has no ring is asked again
+_START = 1.0  # seconds in which a new worker reads ten times as often: deploys start several together
+_MOVE_UP = 30.0  # seconds with an empty seat before the last seats move up: in a deploy a new worker takes it
 
 Buckets = list[int] | None
 
@@ -38,7 +38,7 @@ class Ring(Service):
         worker: Callable[[], str],
         on_change: Callable[[str, Buckets], None],
     ) -> None:
-        """`queues`: those that have a ring now. An operator may change it while the worker runs."""
+        """`queues`: those that have a ring now. An operator may change that while the worker runs."""
         super().__init__()
         self._settings = database.settings
         self._session = database.session("ring")
@@ -47,11 +47,11 @@ class Ring(Service):
         self._on_change = on_change
         self._mine: dict[str, Buckets] = {}
         self._hole_since: dict[str, float] = {}
-        self._seen: list[str] = []  # the seats as of the last look
+        self._seen: list[str] = []  # the seats as last read
         self._steady_at = 0.0
 
     async def begin(self) -> None:
-        """The first look, before the first claim; one that fails is made up for by the next tick."""
+        """The first read, before the first claim; if it fails, the next tick repeats it."""
         self._steady_at = time.monotonic() + _START
         try:
             await self.tick()
@@ -71,7 +71,7 @@ class Ring(Service):
             and self.pulse.lasts
             and self.pulse.seats == self._seen
         ):
-            return self.pulse.left  # the pulse looks
+            return self.pulse.left  # the pulse reads them
         if queues:
             found = await self._seats(queues)
             self._seen = [seat.text for seat in found]
@@ -82,7 +82,7 @@ class Ring(Service):
         return self._settings.ring if steady else self._settings.ring / 10
 
     def felt(self, pulse: Pulse) -> None:
-        """The pulse of a sleeping worker was felt."""
+        """The reply to the pulse of a sleeping worker."""
         if pulse.seats != self._seen:
             self.wake()
 
@@ -105,7 +105,7 @@ class Ring(Service):
         return await self._session.run(store.ring_seats(queues, self._settings.dead_after, self._worker()))
 
     def _may_move_up(self, queue: str, mine: int, seats: Sequence[store.Seat]) -> bool:
-        """Seats were left empty below, and for a while nobody came to take them: the last one does, then the next."""
+        """Seats below were empty for a while, and no new worker took them: the last worker takes one, then the next."""
         last = max(seat.seat for seat in seats)
         if last < len(seats):
             self._hole_since.pop(queue, None)

@@ -1,7 +1,7 @@
 """Every background service is an `async tick()` that returns the seconds until the next one.
 
 Loop, jitter, wake-up, error handling, start and stop exist here, once. Start and stop are safe twice, stop is safe
-unstarted and waits, but never for ever: code that a tick calls may swallow the cancellation.
+unstarted and waits, but not for ever: code that a tick calls may swallow the cancellation.
 """
 
 import abc
@@ -26,12 +26,12 @@ _CANCELS = 3
 
 class Service(abc.ABC):
     name = "service"
-    longest_pause = 5.0  # between tries while the database is away
-    question: Question | None = None  # what it wants to know with each pulse of its sleeping worker
-    pulse: Pulse | None = None  # which it need not ask by itself while that lasts
-    topic: str | None = None  # what it wants to be woken for, as holdfast.wake() names it
-    outlives_jobs = False  # jobs that run need it to end: it stops after the last of them
-    is_lost: Callable[[], bool] = staticmethod(lambda: False)  # an outage of the database has been said
+    longest_pause = 5.0  # between tries while the database is unreachable
+    question: Question | None = None  # its question for each pulse of a sleeping worker
+    pulse: Pulse | None = None  # until then it need not ask by itself
+    topic: str | None = None  # the topic that wakes it, as holdfast.wake() names it
+    outlives_jobs = False  # running jobs need it to end: it stops after the last of them
+    is_lost: Callable[[], bool] = staticmethod(lambda: False)  # an outage of the database has been reported
     worker: Callable[[], str] = staticmethod(lambda: "")  # the identity of its worker
 
     def __init__(self) -> None:
@@ -47,17 +47,17 @@ class Service(abc.ABC):
         """One round of work. Returns the seconds until the next."""
 
     async def catch_up(self) -> bool:
-        """Do now what is due, for a worker that ends when it is idle; True: that made work."""
+        """Do now what is due, for a worker that ends when it is idle; True: that created work."""
         return False
 
     def on_answer(self, answer: Any) -> None:  # noqa: B027 most services ask nothing
-        """The answer to its question."""
+        """The reply to its question."""
 
     def heard(self) -> None:  # noqa: B027 most services have no topic
-        """A producer said something on its topic."""
+        """A notification for its topic."""
 
     def listening(self, hears: bool) -> None:  # noqa: B027
-        """Whether it would hear what is said on its topic."""
+        """Whether it receives notifications for its topic."""
 
     async def finish(self) -> None:  # noqa: B027 most services have nothing to finish
         """Runs once after the last tick."""
@@ -75,7 +75,7 @@ class Service(abc.ABC):
         await self.finish()
 
     async def _halt(self, task: "asyncio.Task[None]") -> bool:
-        """A tick that swallows the cancellation is the last one all the same."""
+        """A tick that swallows the cancellation is the last one anyway."""
         self._ending = True
         for _ in range(_CANCELS):
             task.cancel()
@@ -112,7 +112,7 @@ class Service(abc.ABC):
             me = asyncio.current_task()
             if self._ending or me is None or me.cancelling():
                 raise
-            return self._pause_after(error)  # of code that it called: nobody told this service to end
+            return self._pause_after(error)  # raised by code that it called: this service was not cancelled
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             return self._pause_after(error)
         if self._failures:
@@ -129,7 +129,7 @@ class Service(abc.ABC):
         return pause
 
     def _is_outage(self, error: BaseException) -> bool:
-        """Which database.lost and database.back say once for all: a connection broke, or the pool could open none."""
+        """Errors that database.lost and database.back report for all: a connection broke, or the pool could open none."""
         return isinstance(error, ConnectionLost) or (
             isinstance(error, DatabaseUnavailable) and self.is_lost()
         )
@@ -152,5 +152,5 @@ class Service(abc.ABC):
 
 
 def loudness(error: BaseException) -> int:
-    """A lost connection is said once for all, by database.lost; what each loop notices of it is for those who debug."""
+    """A lost connection is reported once for all, by database.lost; each loop logs its own at debug level."""
     return logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING

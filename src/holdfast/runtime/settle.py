@@ -1,7 +1,7 @@
 """The settler: outcomes in, natural batches out.
 
-A batch is whatever became ready while the previous one was written: a settle may wait for the one before it, never for a
-timer. An outcome stays here until the database has taken or refused it: over an outage, and over a bad neighbour.
+A batch is everything that became ready while the previous one was written: a settle may wait for the one before it, but
+not for a timer. An outcome stays here until the database has taken or refused it, through an outage or a bad neighbour.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ class Settler(Service):
         self._failed_batch = FailedBatch(
             recorders or Recorders(), self._write, self._busy.extend, self._give_up
         )
-        self._reported: dict[int, Settlement] = {}  # by id(): which of a batch, while there is more to do
+        self._reported: dict[int, Settlement] = {}  # outcomes of a batch, by id(), until they are finished
         self._unreported: list[Settlement] = []  # settled, and not reported yet
         self._empty = asyncio.Event()
         self._empty.set()
 
     def settle(self, settlement: Settlement) -> None:
-        # While a batch is under way, the next one follows it in any case.
+        # While a batch is being written, the next one follows it in any case.
         if not self._waiting or self._failures:
             self._empty.clear()
             self._wake.set()
@@ -82,7 +82,7 @@ class Settler(Service):
             self._report_last()
 
     async def _settle_all(self) -> float:
-        if self._reported:  # the last one was cut short, and some of its batch was reported
+        if self._reported:  # the last one was cut short, and part of its batch was reported
             self._waiting = deque(s for s in self._waiting if id(s) not in self._reported)
             self._busy[:] = [s for s in self._busy if id(s) not in self._reported]
             self._reported.clear()
@@ -98,11 +98,11 @@ class Settler(Service):
                     self._waiting.popleft()
             self._reported.clear()
         self._report_last()
-        if again:  # apart: what somebody holds up must not hold up the others
+        if again:  # separately: a locked row must not delay the others
             await self._write(again)
             del self._busy[: len(again)]
             self._reported.clear()
-        if self._waiting:  # came meanwhile
+        if self._waiting:  # arrived meanwhile
             return 0.0
         if self._busy:
             return _BUSY_PAUSE
@@ -125,13 +125,13 @@ class Settler(Service):
             self._on_breaker(change)
 
     async def _quickly(self, batch: list[Settlement]) -> list[Settlement]:
-        """One statement and no more, for a batch that allows it. Returns what is left for the usual way."""
+        """One statement only, for a batch that allows it. Returns the rest for the usual way."""
         first, left = by_attempt(batch)
         if not first or not is_plain(first):
             return batch
         try:
             done = await self._while_reporting(self._session.run(settle_done(first, self._worker())))
-        except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
+        except (BadRow, LockNotAvailable):  # nothing was written: the usual way finds the bad outcome
             return batch
         if done is None:
             self.endings.add(list(map(itemgetter(0), first)))

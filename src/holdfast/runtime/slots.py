@@ -11,15 +11,15 @@ _FEW = 100  # jobs ahead: they are topped up when none is left
 
 
 class Slots:
-    """Free slots plus what to hold ahead of them, and that only while handlers are quick: a job must not wait here behind a
-    long one while another worker is idle.
+    """Free slots plus jobs to hold ahead of them, and that only while handlers are quick: a job must not wait here behind
+    a long one while another worker is idle.
 
-    Ahead is the prefetch of the settings; once handlers have shown how quick they are, what they do in a twentieth of a
-    second: a claim of ten jobs costs the database nearly as much as one of hundreds."""
+    Ahead means the prefetch of the settings; once handlers have shown how quick they are, as many as they do in a twentieth
+    of a second: a claim of ten jobs costs the database nearly as much as one of hundreds."""
 
     _QUICK = 0.5
     _AHEAD = 0.05  # seconds of work
-    _SOON = 0.03  # the same, of queues whose keys take turns: what waits here has had its turn
+    _SOON = 0.03  # the same, for queues whose keys take turns: jobs here have had their turn
     _MOST = 2000
 
     def __init__(self, concurrency: int, prefetch: int, threads: Threads | None = None) -> None:
@@ -27,13 +27,13 @@ class Slots:
         self.concurrency = concurrency
         self._prefetch = prefetch
         self._mean = 0.0
-        self._jobs_each = 1.0  # that a slot ends at a time: more than one where batches are called
+        self._jobs_each = 1.0  # slots that end at a time: more than one where batches are called
         self._finished = 0
         self._finished_at = 0.0
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
-        self.enough = False  # the last claim found less than it asked for, and there is no more
-        self._coming_back: deque[asyncio.Future[None]] = deque()  # from a rest, and waiting for a slot
+        self.enough = False  # the last claim found less than it asked for: there are no more
+        self._coming_back: deque[asyncio.Future[None]] = deque()  # back from a rest, and waiting for a slot
 
     def want(self, ready: int, batches: int = 0) -> int:
         """`ready` wait for a slot already; `batches` lack that many, which take no slot each. Few are not worth a claim."""
@@ -43,12 +43,12 @@ class Slots:
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
 
     def lacks(self, ahead: int) -> bool:
-        """Whether a slot that comes free is a reason to look for more, with that many at hand."""
+        """Whether a free slot is a reason to claim more, with that many at hand."""
         return not self.enough and 4 * ahead <= 3 * self.ahead and (self.free > 0 or not self._suffice(ahead))
 
     def content(self, ready: int) -> bool:
-        """Whether a look for more would want nothing, and those that wait here take every free slot at once. Handlers that
-        end one by one would cost a look each."""
+        """Whether a claim would want nothing, and the jobs that wait here take every free slot at once. Handlers that
+        end one at a time would cost a check each."""
         return self.free <= ready and self._suffice(ready)
 
     def _suffice(self, ready: int) -> bool:
@@ -91,12 +91,12 @@ class Slots:
         return time.monotonic()
 
     def rest(self) -> None:
-        """A job in flight gives its slot back for a while."""
+        """A job in flight gives up its slot for a while."""
         self.running -= 1
         self._hand_over()
 
     async def unrest(self) -> None:
-        """It takes one again: before any new job does, and whoever rested first, first. However this ends, it has one."""
+        """It takes a slot again: before any new job does, and in the order of their rests. However this ends, it has one."""
         if self.free > 0:
             self.running += 1
             return
@@ -129,6 +129,6 @@ class Slots:
 
     @property
     def blocked(self) -> bool:
-        """Every slot has a long job: what waits here waits for long. While quick ones end, it only waits its turn."""
+        """Every slot has a long job, so jobs wait here for long. While quick ones end, they only wait their turn."""
         quick = self._mean < self._QUICK and time.monotonic() - self._finished_at < self._QUICK
         return self.free <= 0 and not quick

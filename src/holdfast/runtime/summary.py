@@ -10,7 +10,7 @@ EVERY = 10.0  # seconds between two lines
 
 
 class Summary:
-    """Fed with the sums that were written. It says nothing of a time in which no attempt ended."""
+    """Fed with the sums that were written. It logs nothing for a time in which no attempt ended."""
 
     def __init__(self) -> None:
         self._sums = Sums()

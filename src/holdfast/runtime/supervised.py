@@ -1,4 +1,4 @@
-"""One process of a supervisor: started, heard, told how far to go, killed."""
+"""One process of a supervisor: started, listened to, asked to drain, killed."""
 
 import contextlib
 import math
@@ -48,7 +48,7 @@ class Child:
         return self._process.pid
 
     def hear(self) -> bool:
-        """Take what it says. False: it has nothing more to say."""
+        """Read its messages. False: it has no more."""
         try:
             said = self.link.recv(64)
         except BlockingIOError:
@@ -61,7 +61,7 @@ class Child:
         return bool(said)
 
     def order(self, how_far: int, seconds: float) -> None:
-        """Pass an order on, with the time it may take. A child that does not listen yet has no jobs: it is just ended."""
+        """Pass an order on, with its time limit. A child that does not listen yet has no jobs: it is just ended."""
         if how_far <= self.stage:
             return
         self.stage = how_far

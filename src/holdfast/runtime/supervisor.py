@@ -1,11 +1,11 @@
 """The supervisor: runs no jobs itself, keeps worker processes running, and leaves when they have left.
 
-run       the story: obey signals, reap who ended, start who is due, wait
+run       the story: obey signals, reap ended children, start due ones, wait
 Child     one worker process and the socket to it        (supervised.py; its own end of it: supervisor_link.py)
 _ended    what the end of a child means: it left, it crashed, it cannot start
 _roll_on  a rolling restart: the successor is ready before its predecessor drains
 
-A child is an interpreter of its own, never a fork, in a session of its own: Ctrl-C reaches the supervisor alone, and the
+A child is a separate interpreter, never a fork, in a separate session: Ctrl-C reaches the supervisor alone, and the
 children hear it from there, once.
 """
 
@@ -27,14 +27,14 @@ from .processes.process import ended_by
 from .supervised import KILL, NEVER, Child, Command
 from .supervisor_link import DRAIN, HURRY, environment_after
 
-MISTAKE: Final = 2  # the exit code for a mistake of the user's: another try would end the same way
-LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to a database that is away
-TRIES: Final = 5  # to get a first process to start at all
+MISTAKE: Final = 2  # the exit code of a user's mistake: another try would end the same way
+LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to an unreachable database
+TRIES: Final = 5  # for the first process to start at all
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The exit code, and what to tell if the children have not said it."""
+    """The exit code, and what to report if the children have not."""
 
     code: int
     message: str = ""
@@ -46,9 +46,9 @@ class ProcessSlot:
 
     number: int
     child: Child | None = None
-    due: float = 0.0  # when to start one here; never: one runs, or it left and meant to
+    due: float = 0.0  # when to start one here; never: one runs, or it left on purpose
     failures: int = 0
-    died: tuple[int | None, str] = (None, "")  # who was here last, and how it ended; the next one reports it
+    died: tuple[int | None, str] = (None, "")  # the last child here and its end; the next one reports it
 
 
 class Supervisor:
@@ -65,7 +65,7 @@ class Supervisor:
         steady: float = 60.0,
         adopts: bool | None = None,
     ) -> None:
-        """`inherited`: place -> a descriptor its children get. `steady`: who lived so long did not fail at its start.
+        """`inherited`: place -> a descriptor its children get. `steady`: a child that lived this long did not fail to start.
         `adopts`: processes that lost their parent become ours, as they do with the first process of a container."""
         self._command = command
         self._drain = drain
@@ -103,7 +103,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _on_signals(self) -> Iterator[None]:
-        """Handlers only note what came; a byte in the pipe ends the wait."""
+        """Handlers only note the signal; a byte in the pipe ends the wait."""
         wake, bell = socket.socketpair()
         for end in (wake, bell):
             end.setblocking(False)
@@ -154,14 +154,14 @@ class Supervisor:
         for child in list(self._children):
             code = child.exit_code()
             if code is not None:
-                self._hear(child)  # its last words may have come with its end
+                self._hear(child)  # its last words may have arrived with its end
                 self._forget(child)
                 self._ended(child, code)
         if self._adopts:
             self._reap_strays()
 
     def _reap_strays(self) -> None:
-        """They are nobody's but ours, and would stay as zombies."""
+        """No other process reaps them, and they would stay as zombies."""
         mine = {child.pid for child in self._children}
         while (stray := _peek()) is not None and stray not in mine:
             os.waitpid(stray, 0)
@@ -246,7 +246,7 @@ class Supervisor:
         self._roll_on()
 
     def _startable(self) -> list[ProcessSlot]:
-        """One place alone until a first child was ready, so that a mistake is made and told once."""
+        """Start one place alone until a first child was ready, so that a mistake is made and reported once."""
         waiting = [place for place in self._places if place.due != NEVER]
         if self._proven:
             return waiting
@@ -325,7 +325,7 @@ def _only_wake(*_: object) -> None:
 
 
 def _has_terminal() -> bool:
-    """At a terminal SIGHUP says that it was closed."""
+    """At a terminal SIGHUP means that it was closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -334,7 +334,7 @@ def _has_terminal() -> bool:
 
 
 def _peek() -> int | None:
-    """A process that has ended and waits to be reaped by us."""
+    """A process that has ended and waits to be reaped here."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

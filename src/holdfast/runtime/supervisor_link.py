@@ -1,6 +1,6 @@
-"""What joins a worker process to its supervisor: one socket, a byte at a time.
+"""The link between a worker process and its supervisor: one socket, a byte at a time.
 
-The supervisor says how far to go, not how often it was asked, so an order that reaches a worker by two ways counts once:
+The supervisor says how far to go, not how often it was asked, so an order that reaches a worker in two ways counts once:
 systemd, for one, signals every process of a service. The worker says when it listens and when it is in the registry. The
 kernel closes the socket of a supervisor that is killed; the worker then drains.
 """
@@ -24,13 +24,13 @@ _DIED: Final = "_HOLDFAST_DIED"
 
 
 def environment_after(pid: int | None, how: str) -> dict[str, str]:
-    """The environment of a worker process that takes the place of one that ended so."""
+    """The environment of a worker process that replaces one that ended this way."""
     kept = {name: value for name, value in os.environ.items() if name != _DIED}
     return kept if pid is None else {**kept, _DIED: f"{pid} {how}"}
 
 
 def predecessor() -> tuple[int, str] | None:
-    """Pid and end of the process whose place this one takes, once."""
+    """Pid and end of the process that this one replaces, once."""
     pid, _, how = os.environ.pop(_DIED, "").partition(" ")
     return (int(pid), how) if pid else None
 
@@ -46,10 +46,10 @@ class SupervisorLink:
                 f"descriptor {descriptor} is no socket of a supervisor: {error.strerror}. "
                 "Only holdfast worker --processes passes one"
             ) from None
-        self._socket.set_inheritable(False)  # what a handler starts must not keep it open
+        self._socket.set_inheritable(False)  # programs that a handler starts must not keep it open
 
     def watch(self, obey: Callable[[int], None]) -> None:
-        """Call `obey` with every order, in a thread of its own: a handler that blocks the event loop must not hide it."""
+        """Call `obey` with every order, in a separate thread: a handler that blocks the event loop must not hide it."""
         threading.Thread(target=self._main, args=[obey], name="holdfast-tether", daemon=True).start()
         self._say(LISTENS)
 

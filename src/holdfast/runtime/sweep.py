@@ -26,7 +26,7 @@ _CLAIMS = 10_000
 _JOBS = 5000
 _MISFITS = 1000
 _LAST_WORD = 2.0
-_MISFIT_LEASE = 60.0  # seconds that a look at misfits may take: others look when its worker died
+_MISFIT_LEASE = 60.0  # seconds that a search for misfits may take: others search when its worker died
 
 
 class Sweeper(Service):
@@ -49,7 +49,7 @@ class Sweeper(Service):
         self._held_since: float | None = None
         self._found = False  # the pulse has the turn, and found something to do
         self._untidy = False
-        self._looking = False  # at misfits, and nobody else does
+        self._looking = False  # the search for misfits, which no other worker runs now
         self.tidier = Tidier(self._session, prunes)
 
     def felt(self, pulse: Pulse) -> None:
@@ -78,7 +78,7 @@ class Sweeper(Service):
         gap, grace = gap_and_grace(s)
         held, self._held_since = self._held_since, None  # an error below starts the count again
         turn = await self._session.run(sweep.sweep_begin(s.sweep * 0.9, gap, grace))
-        if turn is None:  # a stranger holds the row that says whose turn it is: the grace is counted here
+        if turn is None:  # another session locks the row that gives the turn: the grace is counted here
             self._held_since = held or time.monotonic()
             turn = time.monotonic() - self._held_since >= grace
         return turn
@@ -108,7 +108,7 @@ class Sweeper(Service):
             most = self._settings.max_crashes
             back = await self._session.flow(lambda: sweep.take_back(revoked, job_ids, most))
         except (GroupBusy, LockNotAvailable, BadRow) as error:
-            if len(job_ids) > 1:  # one of them is in the way of all
+            if len(job_ids) > 1:  # one of them blocks all others
                 middle = len(job_ids) // 2
                 return await self._take(revoked, job_ids[:middle]) + await self._take(
                     revoked, job_ids[middle:]
@@ -128,7 +128,7 @@ class Sweeper(Service):
         return len(back)
 
     async def _set_apart(self, queue: str, job_id: UUID, error: Exception) -> None:
-        """A job that cannot be ended whatever is tried. One that somebody holds at this moment can."""
+        """A job that cannot be ended whatever is tried. If its row is locked at this moment, it can."""
         if isinstance(error, BadRow):
             reason = storable(f"sweep: {error}")
             await self._session.run(quarantine(job_id, queue, reason))
@@ -144,7 +144,7 @@ class Sweeper(Service):
                 while count >= pause.HOLD_BATCH // 4:
                     count = await self._session.flow(functools.partial(pause.hold_paused, queue))
                     held += count
-            except BadRow as error:  # it stays where it is, and the sweep goes on
+            except BadRow as error:  # it stays where it is, and the sweep continues
                 telemetry.emit("pause.hold_failed", level=logging.WARNING, queue=queue, error=str(error))
         if held:
             telemetry.emit("jobs.held", count=held, reason="their task is paused")
@@ -208,7 +208,7 @@ class Sweeper(Service):
                 middle = len(job_ids) // 2
                 return await self._bury(queue, job_ids[:middle]) + await self._bury(queue, job_ids[middle:])
             await self._set_apart(queue, job_ids[0], error)
-            return 0  # or the next look takes it
+            return 0  # or the next search takes it
         for job in found:
             telemetry.emit(
                 JOB_DEAD_LETTER,

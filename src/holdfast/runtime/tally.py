@@ -1,6 +1,6 @@
 """The tally: what this worker finished, summed up here and added to holdfast.throughput every few seconds.
 
-A report that fails keeps its sums for the next one. One whose answer was lost is looked up by its transaction first, so
+A report that fails keeps its sums for the next one. One whose reply was lost is looked up by its transaction first, so
 that nothing is counted twice. A worker that is killed takes its last few seconds with it.
 """
 
@@ -42,7 +42,7 @@ class Tally(Service):
     def settled(
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
     ) -> None:
-        """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
+        """Count the end of an attempt. Jobs that were released, snoozed, held or lost have not ended."""
         dead = state in DEAD
         failed = dead or (state == PENDING and isinstance(outcome, Failed))
         if state == CANCELLED:
@@ -92,7 +92,7 @@ class Tally(Service):
         return _EVERY if await self.report() else _AGAIN
 
     async def report(self) -> bool:
-        """Write down what there is. False: an earlier report is still under way in the database."""
+        """Write the sums. False: an earlier report is still in progress in the database."""
         async with self._writing:
             if not await self._is_clear():
                 return False
@@ -101,14 +101,14 @@ class Tally(Service):
                 try:
                     await self._session.flow(self._write)
                 finally:
-                    # Known only once the database had it all: from there to the answer the commit is in doubt.
+                    # Known only once the database had it all: until the reply comes the commit is in doubt.
                     if self._transaction is None:
                         self._take_back()
                 self._written()
             return True
 
     def _written(self) -> None:
-        """What was sent is in the database: it goes into the next line of the log, too."""
+        """The sums are in the database: they go into the next line of the log, too."""
         for sums in self._sent.values():
             self._summary.add(sums)
         self._sent = {}
@@ -123,7 +123,7 @@ class Tally(Service):
         if self._sent and self._transaction is not None:
             try:
                 state = await self._session.run(store.tally_state(self._transaction))
-            except BadRow:  # another server, that never had it
+            except BadRow:  # another server, which never had it
                 state = None
             if state == "in progress":
                 return False

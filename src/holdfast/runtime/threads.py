@@ -1,7 +1,7 @@
 """Threads for sync handlers: reused, as many as are needed, and daemons, so that a handler that never returns cannot keep
 the process from leaving.
 
-One thread is woken at a time. Whoever takes a call and sees more wakes the next thread before it runs its own. So calls
+One thread is woken at a time. A thread that takes a call and sees more wakes the next one before it runs its own. So calls
 that take no time are run by one thread after the other without a switch for each, and calls that wait run side by side.
 A loop is woken once for all that ended meanwhile.
 
@@ -38,13 +38,13 @@ class Threads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: deque[_Call] = deque()
-        self._idle: list[threading.Lock] = []  # of each thread that waits, what wakes it; the last came last
-        self._waking = False  # a thread was woken or started, and has not looked yet
+        self._idle: list[threading.Lock] = []  # of each waiting thread, what wakes it; the last came last
+        self._waking = False  # a thread was woken or started, and has not checked yet
         self._count = 0  # threads
         self._named = 0
         self._closed = False
         self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
-        self.abandoned = 0  # threads whose handler nobody waits for any more
+        self.abandoned = 0  # threads whose handler nobody awaits any more
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call it in a thread with this task's context. Cancelling the caller leaves the thread to end by itself."""
@@ -63,7 +63,7 @@ class Threads:
         return result  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Let the threads end: idle ones now, busy ones when nothing is left to do."""
+        """Let the threads end: idle ones now, busy ones after their calls."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -97,7 +97,7 @@ class Threads:
                 raise
 
     def _next(self) -> Callable[[], None] | None:
-        """What brings one more thread to the calls that wait, if one is needed. Under the lock, to be called without it."""
+        """Returns a function that brings one more thread, if one is needed. Under the lock, to be called without it."""
         if self._waking or not self._calls:
             return None
         self._waking = True
@@ -125,7 +125,7 @@ class Threads:
         while True:
             with self._lock:
                 if last is None:
-                    self._waking = False  # this one was woken, and looks now
+                    self._waking = False  # this one was woken, and checks now
                 tell = last is not None and self._post(*last)
                 call = self._calls.popleft() if self._calls else None
                 wake = self._next()
@@ -181,7 +181,7 @@ class Threads:
 
 def _end_of(call: _Call) -> _End:
     function, context, done, _, _ = call
-    if done.cancelled():  # nobody waits for it any more: it does not begin
+    if done.cancelled():  # nobody awaits it any more: it does not begin
         return None, None
     try:
         return context.run(function), None

@@ -1,4 +1,4 @@
-"""Tidying up: what has expired goes in full batches until nothing is left or the time budget is used up.
+"""Tidying up: expired rows are removed in full batches until none is left or the time budget is used up.
 
 A service of its own, because the sweep must not wait for it. The sweeper decides whose turn it is.
 """
@@ -26,7 +26,7 @@ _AGAIN = 10.0
 
 # One batch: how many rows went, and whether there may be more.
 Chore = Callable[[], Awaitable[tuple[int, bool]]]
-# What a shape removes of a table: given the days that finished jobs are kept and the most rows of a batch, how many went.
+# What a shape removes from a table: given the days that finished jobs are kept and the most rows of a batch, how many went.
 Prune = Callable[[int, int], Statement[int]]
 
 
@@ -39,7 +39,7 @@ class Tidier(Service):
         self._session = session  # the sweep's: it waits for one batch at most
         self._days: int | None = None
         self._behind = False  # the time was used up before everything was gone
-        self._reached: dict[str, datetime | None] = {}  # how far each table has been looked through
+        self._reached: dict[str, datetime | None] = {}  # how far each table has been read
 
     def begin(self, days: int) -> None:
         """It is this worker's turn."""
@@ -48,7 +48,7 @@ class Tidier(Service):
 
     async def tick(self) -> float:
         days, self._days = self._days, None
-        if days is None and self._behind:  # goes on in the next minute, also while every worker sleeps
+        if days is None and self._behind:  # continues in the next minute, also while every worker sleeps
             days = await self._session.run(housekeeping.tidy_begin(TIDY_EVERY))
         if days is not None:
             await self.tidy_once(days, BUDGET)
@@ -111,7 +111,7 @@ class Tidier(Service):
         for slot in await self._session.run(housekeeping.expired_slots(days)):
             try:
                 await self._session.run(housekeeping.empty_slot(slot, days))
-            except LockTimeout as error:  # a backup reads it: later, and the rest of the tidying now
+            except LockTimeout as error:  # a backup reads it: this table later, the others now
                 telemetry.emit("archive.busy", slot=slot, error=str(error))
         await self._session.run(housekeeping.note_slots())
 

@@ -1,8 +1,8 @@
-"""Jobs of queues with a rate that are here before their token is, each until its moment has come.
+"""Jobs of queues with a rate that were claimed before their token, each until its moment has come.
 
-Jobs that keep to the same rates stand in one line, in the order of their tokens. Only the first of a line is asked whether
+Jobs under the same rates stand in one line, in the order of their tokens. Only the first of a line is asked whether
 it may start: the others could not be earlier. A line whose queue has used up its rate waits with the other lines of that
-queue, and they go on in turn. So each start costs one question or two, however many jobs wait.
+queue, and they take turns. So each start costs one question or two, however many jobs wait.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from .inflight import Running
 from .pace import Meters, Pace
 
-_LEAST = 1e-5  # seconds until the next question: a sum of floats may say that it is a little too early, again and again
+_LEAST = 1e-5  # seconds until the next question: sums of floats may be a little too early, again and again
 
 
 class Line:
@@ -82,7 +82,7 @@ class TokenWait:
         return found
 
     def _first_of(self, line: Line, *, front: bool = False) -> Running | None:
-        """The first job of a line, if it may start. The line is put where it waits for the next one."""
+        """The first job of a line, if it may start. Then the line waits for its next one."""
         jobs = line.jobs
         while jobs:
             running = jobs[0][2]
@@ -118,7 +118,7 @@ class TokenWait:
             self._await(queue)
 
     def _await(self, queue: str) -> None:
-        """Its lines go on when it may start one."""
+        """Its lines continue when it may start a job."""
         if queue not in self._awaited:
             self._awaited.add(queue)
             self._ask_in(self._pace.closed_for(queue), queue)
@@ -140,9 +140,9 @@ class TokenWait:
         return True
 
     def stale(self, long_ago: float) -> list[Running]:
-        """Those that were claimed before that; they leave."""
+        """Remove and return those that were claimed before that time."""
         return [running for running in self if running.claimed_at < long_ago and self.drop(running)]
 
     def clear(self) -> list[Running]:
-        """Everything that waits here. It is no longer here."""
+        """Remove and return everything that waits here."""
         return [running for running in self if self.drop(running)]

@@ -1,4 +1,4 @@
-"""Feel the pulse of this very process: memory, load, how late its event loop is, open connections."""
+"""The vital signs of this process: memory, load, how late its event loop is, open connections."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ _STATM = Path("/proc/self/statm")
 
 
 class Measured:
-    """Kept by the thread that renews; the worker's loop is asked for a sign of life, and how long that took is noted."""
+    """Kept by the thread that renews; it asks the worker's loop for a sign of life, and notes how long that took."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,7 +1,7 @@
-"""The worker: claim, execute, settle. It makes the parts, and lets them run.
+"""The worker: claim, execute, settle. It makes the parts and runs them.
 
 ClaimLoop    claims what the free slots need       (claim_loop.py, claim/)
-Dispatcher   starts jobs in the free slots         (dispatch.py, early.py, lanes.py, batch/)
+Dispatcher   starts jobs in the free slots         (dispatch.py, token_wait.py, lanes.py, batch/)
 Attempts     each job from its slot to its end     (attempts.py, execute.py, settle.py)
 Renewal      renews leases, in its own thread      (renew.py, lease_events.py)
 Lifecycle    starts and stops all of it            (lifecycle.py)
@@ -89,7 +89,7 @@ class Worker:
         context, look_again = self._context, self._claim_loop.look_again
         database, until_idle = context.database, context.options.until_idle
         events = LeaseEvents(context, self._membership, self._attempts, look_again, self.measured)
-        # One that runs until nothing is due claims from every key, also from those of a dead neighbour.
+        # A worker that runs until nothing is due claims from every key, also from those of a dead neighbour.
         rings = list[str] if until_idle else lambda: self._queues.ringed
         services = Services(
             membership=self._membership,
@@ -129,7 +129,7 @@ class Worker:
 
     @property
     def release(self) -> str:
-        return self._context.options.release  # the application's
+        return self._context.options.release  # the application's own
 
     @property
     def queues(self) -> list[str]:
@@ -141,7 +141,7 @@ class Worker:
 
     @property
     def ticked_at(self) -> float:
-        """When the claim loop made its last turn."""
+        """When the claim loop last made a turn."""
         return self._claim_loop.ticked_at
 
     def running_tasks(self) -> list[str]:

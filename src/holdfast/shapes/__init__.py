@@ -1,10 +1,10 @@
-"""The shapes: kinds of work on top of the engine, a folder each. What they have in common is in holdfast.shape.
+"""The shapes: kinds of work on top of the engine, a folder each. Their common seam is holdfast.shape.
 
 The app, the doctor and the command line read these lists and nothing else of a shape:
 SHAPES      what each shape adds to a worker
-MEANS       what they say of their own jobs to `holdfast explain`
-CHECKS      what the doctor looks at, the engine's checks first
-They come with their first use, because they bring all the code of a worker: a process that only enqueues needs none.
+MEANS       the reasons that they add to `holdfast explain`
+CHECKS      the doctor's checks, the engine's first
+They are loaded at first use, because they bring all the code of a worker: a process that only enqueues needs none.
 """
 
 import importlib

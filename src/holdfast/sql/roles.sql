@@ -1,7 +1,7 @@
 -- Roles for Holdfast, each with what it needs and no more. Run it as a superuser, before the first `holdfast migrate up` and again after
 -- every one; it may be run at any time. The roles cannot log in: GRANT them to those that do.
 --
--- It waits two seconds at most for a lock, so that nobody who enqueues waits longer behind it. Where somebody holds a table for longer it
+-- It waits two seconds at most for a lock, so that no producer waits longer behind it. If a table is locked for longer it
 -- fails with "canceling statement due to lock timeout" and has changed nothing: run it again.
 --
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
@@ -36,7 +36,7 @@ END $schema$;
 ALTER SCHEMA holdfast OWNER TO {{owner}};
 GRANT USAGE ON SCHEMA holdfast TO {{all_users}};
 
--- Everything in the schema belongs to the owner, whoever made it. A sequence behind a column goes with its table.
+-- Everything in the schema belongs to the owner, whichever role created it. A sequence behind a column goes with its table.
 DO $ownership$
 DECLARE
     command text;
@@ -106,13 +106,13 @@ BEGIN
     GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
     GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts, holdfast.samples TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.take_sample TO {{worker}};
-    GRANT SELECT, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
+    GRANT SELECT, DELETE ON holdfast.operations TO {{worker}};   -- it runs operations of operators, and begins none
     GRANT UPDATE (state, runner, token, beat_at, started_at, ended_at, stopped_by, runs, place, done, looked_at, results, left_out, paced_until, fault, retry_at)
         ON holdfast.operations TO {{worker}}, {{operator_rw}};   -- who began it, and what it does, stays as it was
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
-    -- A worker that only stood still puts back what was buried because of it: hence INSERT on `work` and DELETE on `dead_letters`.
+    -- A worker whose process was only stopped puts back the jobs that became dead letters because of it: hence INSERT on `work` and DELETE on `dead_letters`.
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.key_tokens, holdfast.key_holds, holdfast.paused_tasks, holdfast.quarantine,
         holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings, holdfast.redriven TO {{worker}};
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{worker}};
@@ -141,7 +141,7 @@ BEGIN
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.key_rules, holdfast.schedules,
         holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds, holdfast.redriven, holdfast.web_views,
         holdfast.web_requests TO {{operator_rw}};
-    GRANT SELECT ON holdfast.web_requests TO {{operator_rw}};   -- what was said to a program is nobody else's to read
+    GRANT SELECT ON holdfast.web_requests TO {{operator_rw}};   -- nobody else may read the reply to a program
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
     GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};

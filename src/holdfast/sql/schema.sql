@@ -15,12 +15,12 @@
 --
 --   enqueue()   takes a lock on the key that is held to the commit, and only then draws the sequence number: so seq is
 --               commit order within a key, also when a transaction that began later commits first.
---   claim       is given keys to look at. Of each it looks at the first jobs by seq, whatever their status, and takes a
+--   claim       is given keys to try. Of each it reads the first jobs by seq, whatever their status, and takes a
 --               gapless run of those that are ready. A job that runs, waits for its time, is held, blocked or locked by
 --               somebody ends the run: nothing behind it is taken.
 --   settle      the next job of the key starts after the one before it left; one that goes back keeps its place.
 --
--- Who may write
+-- The writers of a job
 --
 --   An owner writes only where id + lease_generation + claim_token + status = 'processing' match. Expiry is not part
 --   of that: it only gives others the right to revoke. A late owner that nobody challenged may still finish; a
@@ -150,8 +150,8 @@ CREATE TABLE holdfast.queues (
     CONSTRAINT queues_burst CHECK ((rate IS NULL) = (burst IS NULL) AND (key_rate IS NULL) = (key_burst IS NULL))
 );
 
--- What a limited queue has left of its rate. Who claims from such a queue holds its row, so that two cannot both take the last place;
--- how many run is counted, never kept, so that no crash leaks a place.
+-- The remaining rate of a limited queue. A claim from such a queue holds its row, so that two cannot both take the last place;
+-- the number of running jobs is counted, never stored, so that no crash leaks a place.
 -- Spending tokens replaces the row by one with the next number. The newest is found first, so that versions which a long transaction keeps
 -- cost a claim nothing: of a row that is updated, an index leads to all of them.
 CREATE TABLE holdfast.limits (
@@ -162,7 +162,7 @@ CREATE TABLE holdfast.limits (
     PRIMARY KEY (queue, number)
 ) WITH (fillfactor = 50);
 
--- The same of its keys: the newest number of a key is what is left of it. A key that is not here has all of its burst.
+-- The same for its keys: the newest number of a key has its remaining tokens. A key that is not here has all of its burst.
 CREATE TABLE holdfast.key_tokens (
     queue         text NOT NULL,
     partition_key text NOT NULL,
@@ -201,7 +201,7 @@ CREATE TABLE holdfast.paused_tasks (
     PRIMARY KEY (task, by_breaker)
 );
 
--- Circuit breakers that have counted a failure. While one is not closed, its task is in paused_tasks. Whoever changes one locks
+-- Circuit breakers that have counted a failure. While one is not closed, its task is in paused_tasks. Every change of one locks
 -- its row first; a half-open one has one trial, which runs as long as that job is in processing under that token.
 CREATE TABLE holdfast.breakers (
     task        text PRIMARY KEY,
@@ -219,8 +219,8 @@ CREATE TABLE holdfast.breakers (
 
 CREATE SEQUENCE holdfast.work_seq;
 
--- What a claim changes stands together: the WAL of an update holds the row from its first changed byte to its last, and columns in
--- between made it 50 bytes longer. No column is generated: the server reads the expressions of such columns anew for every statement, and
+-- The columns that a claim changes are adjacent: the WAL of an update holds the row from its first changed byte to its last, and columns in
+-- between made it 50 bytes longer. No column is generated: the server reads the expressions of such columns again for every statement, and
 -- from 17 on for every row of an update, a quarter of an enqueue (docs/adr/065).
 CREATE TABLE holdfast.work (
     id                  uuid        NOT NULL,
@@ -267,7 +267,7 @@ CREATE TABLE holdfast.quarantine (
 );
 
 -- Which signatures refused the payload of a job that is set aside (held). A worker takes back what its own signature has not refused. A
--- refusal counts for the job as it stood: one that was replaced or brought back has another due time. What a finished job left is pruned.
+-- refusal counts for the job as it was: one that was replaced or brought back has another due time. Refusals of finished jobs are pruned.
 CREATE TABLE holdfast.misfits (
     job_id       uuid NOT NULL,
     signature    text NOT NULL,   -- a value of workers.signatures
@@ -290,8 +290,8 @@ CREATE TABLE holdfast.parked_keys (
     PRIMARY KEY (queue, partition_key)
 );
 
--- Keys from which nothing is claimed before a moment. With `trial` one job is claimed then, and the rest waits until somebody lifts the hold
--- or renews it. The trial is the job trial_id under the claim trial_token; who decides after it sets `decided`.
+-- Keys from which nothing is claimed until a certain time. With `trial` one job is claimed then, and the rest waits until the hold is lifted
+-- or renewed. The trial is the job trial_id under the claim trial_token; a decision after it sets `decided`.
 CREATE TABLE holdfast.key_holds (
     queue         text NOT NULL,
     partition_key text NOT NULL,
@@ -307,7 +307,7 @@ CREATE TABLE holdfast.key_holds (
 CREATE INDEX key_holds_until ON holdfast.key_holds (queue, until);
 CREATE INDEX key_holds_trial ON holdfast.key_holds (queue, until, partition_key) WHERE trial;
 
--- The bucket of a key in a queue that is claimed key by key, whoever writes the row: with a wrong one it would never be found. enqueue() and
+-- The bucket of a key in a queue that is claimed key by key, for every writer of the row: with a wrong one it would never be found. enqueue() and
 -- the others fill it in themselves, and then nothing is to do here.
 CREATE FUNCTION holdfast.fill_bucket() RETURNS trigger
     LANGUAGE plpgsql
@@ -318,7 +318,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- A job keeps its key. Asked once for each statement: a trigger that looks at rows, and a CHECK, would cost every claim.
+-- A job keeps its key. Checked once for each statement: a trigger for each row, and a CHECK, would cost every claim.
 CREATE FUNCTION holdfast.keep_key() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -433,7 +433,7 @@ BEGIN
 END $$;
 
 -- How attempts of a task ended, as its breaker counts them: whether one succeeded, how many failed after the last success, and the
--- claims of both. Answers what became of the breaker: opened, reopened, closed, or NULL. A success of a task that is well costs a look.
+-- claims of both. Returns what became of the breaker: opened, reopened, closed, or NULL. A success of a healthy task costs one read.
 CREATE FUNCTION holdfast.note_breaker(
     task_name text, succeeded boolean, failed int, good uuid[], bad uuid[], error text,
     failures int, within float8, cooldown float8, cap float8) RETURNS text
@@ -532,7 +532,7 @@ CREATE TABLE holdfast.workers (
     tasks        text[] NOT NULL,
     concurrency  int  NOT NULL,
     release      text NOT NULL,   -- of the application
-    ended        text CHECK (ended IN ('left', 'lost')),   -- how it went: said so, or was not heard of again
+    ended        text CHECK (ended IN ('left', 'lost')),   -- how it left: it reported that, or fell silent
     fenced_at    timestamptz,   -- it was not heard of for too long then; NULL again when it turned out to be alive
     blamed       uuid[],        -- jobs against which its silence was counted as a death
     death        text,          -- how its process ended, as its supervisor saw it
@@ -540,7 +540,7 @@ CREATE TABLE holdfast.workers (
     signatures   jsonb,         -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
     subscriptions text[],       -- which its code declares and it runs; NULL: none, or a release that knows of none
     metadata     jsonb NOT NULL DEFAULT '{}',   -- what else it says of itself: labels, and the version of its Holdfast
-    vitals       jsonb          -- memory, load, lag of its loop, connections, as it last said (model/vitals.py); NULL: a release that does not
+    vitals       jsonb          -- memory, load, lag of its loop, connections, as last reported (model/vitals.py); NULL: by a release that does not report them
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: which worker owns which buckets (model/ring.py). A seat whose
@@ -571,7 +571,7 @@ CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue 
 CREATE INDEX claims_revoked ON holdfast.claims (revoked_at) WHERE revoked_at IS NOT NULL;
 
 -- Which worker sleeps in which queue, so that a producer sends a notification only where it wakes somebody. A worker enters when it has found
--- nothing for a while and hears, and leaves when it is busy. What a dead one leaves behind goes with the next sweep.
+-- nothing for a while and can be notified, and leaves when it is busy. Rows of a dead one are removed by the next sweep.
 CREATE TABLE holdfast.sleepers (
     queue  text NOT NULL,
     worker text NOT NULL,
@@ -580,18 +580,18 @@ CREATE TABLE holdfast.sleepers (
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
         autovacuum_vacuum_cost_delay = 0);
 
--- How many sleep in each queue: what producers ask. One row for each queue, also where nobody sleeps. Whoever lies down or gets up replaces it
+-- How many workers sleep in each queue: producers read it. One row for each queue, also where nobody sleeps. A worker that falls asleep or wakes replaces it
 -- by one with the next number, and the newest is found first, so that what a long transaction keeps costs a producer nothing.
 CREATE TABLE holdfast.asleep (
     queue    text   NOT NULL,
     number   bigint NOT NULL,
     sleepers int    NOT NULL,
-    poll     float8 NOT NULL,   -- the longest of those who slept here since nobody did
+    poll     float8 NOT NULL,   -- the longest of the sleepers since there was none
     PRIMARY KEY (queue, number)
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
--- Counts who lay down and who got up, whatever statement did it. One after the other in each queue, and queues in the order of their hashes:
--- the lock comes before the look, which is a statement of its own and so sees what others counted. A number that cannot be is counted anew.
+-- Counts sleeps and wake-ups, whatever statement made them. One after the other in each queue, and queues in the order of their hashes:
+-- the lock comes before the count, which is a separate statement and so sees the others' counts. An impossible number is counted again.
 CREATE FUNCTION holdfast.count_sleepers() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -630,10 +630,10 @@ CREATE TRIGGER got_up AFTER DELETE ON holdfast.sleepers REFERENCING OLD TABLE AS
 CREATE TRIGGER emptied AFTER TRUNCATE ON holdfast.sleepers FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
 REVOKE ALL ON FUNCTION holdfast.count_sleepers FROM PUBLIC;
 
--- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
+-- Jobs of these queues are due, now or at the time or delay given for each: wake sleeping workers, except those that poll before
 -- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. A notification takes a lock over
--- the whole database at the commit, so nothing is said where nobody sleeps, nor while four other transactions are about to say the
--- same. Nothing is said either where holdfast.notify is off: a transaction that is to be PREPAREd may not.
+-- the whole database at the commit, so none is sent where nobody sleeps, nor while four other transactions are about to send the
+-- same. None is sent either where holdfast.notify is off: a transaction that will be PREPAREd may not.
 CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -733,7 +733,7 @@ END $do$;
 -- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
 CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
     LANGUAGE sql STABLE STRICT
-    SET search_path = pg_catalog, pg_temp   -- no RETURN: nothing is to hang on another function of ours, so that each can be repaired by itself
+    SET search_path = pg_catalog, pg_temp   -- no RETURN: nothing may depend on another function of Holdfast, so that each can be repaired by itself
     AS $$ SELECT ARRAY(SELECT DISTINCT mod(day, 32)::int
                        FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
                                                      floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
@@ -868,7 +868,7 @@ CREATE TABLE holdfast.replacements (
 ) WITH (fillfactor = 50);
 CREATE INDEX replacements_at ON holdfast.replacements (at);
 
--- Jobs that were enqueued together, and what follows them. Whoever counts the last one enqueues the callback in the same transaction.
+-- Jobs that were enqueued together, and what follows them. The transaction that counts the last one enqueues the callback.
 CREATE TABLE holdfast.groups (
     id           uuid PRIMARY KEY,
     wanted       text NOT NULL CHECK (wanted IN ('completed', 'finished')),   -- how a member has to end to count
@@ -937,7 +937,7 @@ CREATE TABLE holdfast.fences (
 );
 CREATE INDEX fences_at ON holdfast.fences (at);
 
--- What operators did: who, what, to which jobs, how many.
+-- Acts of operators: actor, act, jobs, number.
 CREATE TABLE holdfast.audit (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -945,17 +945,17 @@ CREATE TABLE holdfast.audit (
     action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
     selection jsonb  NOT NULL,   -- which: ids or filters
     count     bigint NOT NULL,
-    role      text   DEFAULT session_user,  -- who the server knows it was; the actor is what the caller said
+    role      text   DEFAULT session_user,  -- the role that the server knows; the actor is the caller's own statement
     surface   text,    -- cli, web, api, sql or python; NULL: written by a release that did not say it
-    address   inet,    -- of the client, as the surface said
+    address   inet,    -- of the client, as the surface reported it
     reason    text,
     before    jsonb,   -- what was changed, as it was, without secrets; NULL: it is not kept of this act
     after     jsonb,
     operation uuid     -- of which the act is a part
 );
 
--- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
--- server's to note, and nobody changes what is written. Who calls it by hand acts by SQL.
+-- An entry of the audit. With the owner's rights, so that its writers need no right on the table: the server notes the time and the role,
+-- and nobody changes an entry. A caller by hand acts by SQL.
 CREATE FUNCTION holdfast.record_act(
     said_actor text, act text, which jsonb, how_many bigint, by_surface text DEFAULT 'sql', from_address text DEFAULT NULL, said_reason text DEFAULT NULL,
     was jsonb DEFAULT NULL, becomes jsonb DEFAULT NULL, part_of uuid DEFAULT NULL)
@@ -983,8 +983,8 @@ CREATE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigin
 REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
 
--- Acts over many that outlive whoever began them. A batch of jobs and the place where the next one begins commit together, under the row's
--- lock and by the token of whoever runs it: so another goes on where one stopped, and nothing is acted on twice.
+-- Acts over many jobs that continue without the process that began them. A batch of jobs and the place where the next one begins commit together, under the
+-- row's lock and by the token of its runner: so another continues where one stopped, and no job is changed twice.
 CREATE TABLE holdfast.operations (
     id          uuid PRIMARY KEY,
     verb        text    NOT NULL,   -- noun and verb, as on the command line: 'jobs retry'
@@ -1011,16 +1011,16 @@ CREATE TABLE holdfast.operations (
     paced_until timestamptz,        -- at a rate: when the last job that it moved is due
     audit       bigint  NOT NULL,   -- its entry
     runner      text,
-    token       uuid,               -- of whoever runs it; NULL: nobody does
+    token       uuid,               -- of its runner; NULL: it has none
     beat_at     timestamptz,
-    runs        int     NOT NULL DEFAULT 0,   -- how often somebody took it up
-    fault       text,               -- why the last one could not go on, or it failed
+    runs        int     NOT NULL DEFAULT 0,   -- how often it was taken up
+    fault       text,               -- why the last runner could not continue, or why it failed
     retry_at    timestamptz
 ) WITH (fillfactor = 50);
 CREATE INDEX operations_created ON holdfast.operations (created_at, id);
 CREATE INDEX operations_open ON holdfast.operations (created_at, id) WHERE state IN ('waiting', 'running');
 
--- Whoever runs an operation counts what it did in the entry that its starter made. With the owner's rights: a worker has none on the audit.
+-- The runner of an operation counts its changes in the entry that its starter made. With the owner's rights: a worker has none on the audit.
 CREATE FUNCTION holdfast.audit_operation(operation uuid, by_token uuid, how_many bigint) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -1028,7 +1028,7 @@ CREATE FUNCTION holdfast.audit_operation(operation uuid, by_token uuid, how_many
           WHERE o.id = audit_operation.operation AND o.token = by_token AND o.state = 'running' AND a.id = o.audit AND a.operation = o.id RETURNING a.id $$;
 REVOKE ALL ON FUNCTION holdfast.audit_operation FROM PUBLIC;
 
--- What a redrive put back, as it was when it was dead: what has not started since goes back there when the act is undone. For a day.
+-- Jobs that a redrive put back, as they were as dead letters: an undo puts back those that have not started since. For a day.
 CREATE TABLE holdfast.redriven (
     job_id      uuid        PRIMARY KEY,
     act         uuid        NOT NULL,   -- by which it was put back
@@ -1042,7 +1042,7 @@ CREATE TABLE holdfast.redriven (
     claimed_by  text,
     group_id    uuid,
     gives_up_at timestamptz,
-    parked      boolean     NOT NULL    -- its key was parked for it, and went on
+    parked      boolean     NOT NULL    -- its key was parked for it, and continued
 );
 CREATE INDEX redriven_act ON holdfast.redriven (act, job_id);
 CREATE INDEX redriven_at ON holdfast.redriven (at);
@@ -1059,7 +1059,7 @@ CREATE TABLE holdfast.web_views (
     UNIQUE (owner, name)
 );
 
--- Requests of programs that have an Idempotency-Key, and what was said to each. For a day.
+-- Requests of programs that have an Idempotency-Key, and the reply to each. For a day.
 CREATE TABLE holdfast.web_requests (
     who    text        NOT NULL,
     key    text        NOT NULL,
@@ -1070,14 +1070,14 @@ CREATE TABLE holdfast.web_requests (
 );
 CREATE INDEX web_requests_at ON holdfast.web_requests (at);
 
--- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
+-- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). A role that gets EXECUTE in another way may enqueue everywhere.
 CREATE TABLE holdfast.producers (
     role  regrole NOT NULL,
     queue text    NOT NULL,
     PRIMARY KEY (role, queue)
 );
 
--- What each task did in each minute, summed up by the workers themselves: a look at it never counts jobs. A worker that is killed
+-- The work of each task in each minute, summed up by the workers themselves: reading it never counts jobs. A worker that is killed
 -- takes its last few seconds with it.
 CREATE TABLE holdfast.throughput (
     minute       timestamptz NOT NULL,
@@ -1096,7 +1096,7 @@ CREATE TABLE holdfast.throughput (
     PRIMARY KEY (minute, queue, task)
 ) WITH (fillfactor = 70);
 
--- How each queue stood in each minute: written once a minute by whichever worker comes first, and kept for 30 days. Counts stop at 10,000.
+-- The state of each queue in each minute: written once a minute by the first worker, and kept for 30 days. Counts stop at 10,000.
 CREATE TABLE holdfast.samples (
     minute  timestamptz NOT NULL,
     queue   text   NOT NULL,
@@ -1183,12 +1183,12 @@ REVOKE ALL ON FUNCTION holdfast.take_sample FROM PUBLIC;
 
 -- Enqueue ---------------------------------------------------------------------------------------------------------
 
--- Lock streams of one ordered queue until the commit. Whoever draws a sequence number for a stream calls this before, in a statement of
--- its own: inside the INSERT the number would be drawn before the lock is granted.
+-- Lock streams of one ordered queue until the commit. Before drawing a sequence number for a stream, a session calls this, in a separate
+-- statement: inside the INSERT the number would be drawn before the lock is granted.
 --
 -- The hash of a key belongs to one of 128 stripes, by its upper bits. Everybody takes stripes and keys in the order of the hashes: a stripe,
 -- then its keys. Up to 128 keys: each stripe shared, each key exclusively. More keys: a stripe that nobody uses is taken whole, because the
--- lock table of the server is small. A stripe in use is shared, and its keys are taken one by one: waiting for strangers to leave it would
+-- lock table of the server is small. A stripe in use is shared, and its keys are taken singly: waiting for other sessions to leave it would
 -- deadlock two transactions that have no key in common. Two keys of one hash only wait for each other.
 CREATE FUNCTION holdfast.lock_streams(queue_name text, keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -1332,7 +1332,7 @@ BEGIN
     END IF;
 END $$;
 
--- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
+-- The error of jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
 -- their time comes.
 CREATE FUNCTION holdfast.spec_fault(specs jsonb, level int DEFAULT 1, most int DEFAULT 100) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -1401,7 +1401,7 @@ BEGIN
         FROM jsonb_array_elements(specs) WITH ORDINALITY AS s(spec, place));
 END $$;
 
--- What is in the way of jobs that are to be enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
+-- The problem of jobs that are enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
 -- key by key, and no key; NULL: nothing.
 CREATE FUNCTION holdfast.spec_conflict(specs jsonb) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -1660,7 +1660,7 @@ BEGIN
     RETURN QUERY SELECT o, ids[o], fresh[o], NULL::text FROM generate_series(1, n) o ORDER BY o;
 END $$;
 
--- Parents and groups are named by workers, which may call enqueue_specs(). Whoever may only enqueue would put jobs into a stranger's group.
+-- Workers name parents and groups, and they may call enqueue_specs(). A mere producer could put jobs into another user's group.
 CREATE FUNCTION holdfast.check_may_link() RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -1867,7 +1867,7 @@ BEGIN
 END $$;
 
 -- Lock the streams that the callback of a group goes to, if nobody holds one, or lets it go within a moment. Everywhere else streams come before
--- groups. Here the group is locked already, so nothing is waited for to the end: whoever holds the stream may wait for the group.
+-- groups. Here the group is locked already, so no wait is unlimited: the holder of the stream may wait for the group.
 CREATE FUNCTION holdfast.try_callback(of_group uuid, waits boolean DEFAULT false) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -1894,8 +1894,8 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END $$;
 
 -- Count members of a group that have ended; true: they were the last. The group's row is locked before the newest count is read, and that is a
--- statement of its own: so it sees what others counted. Under an older snapshot (REPEATABLE READ) nothing is counted twice: the row of the count
--- that it sees is gone, which is a serialization failure, and the first count leaves a new version of the group's row for whoever saw none.
+-- separate statement: so it sees the others' counts. Under an older snapshot (REPEATABLE READ) nothing is counted twice: the row of the count
+-- that it sees is gone, which is a serialization failure, and the first count leaves a new version of the group's row for sessions that saw none.
 CREATE FUNCTION holdfast.count_group(counted uuid, completed int, otherwise int, deleted int) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -1999,8 +1999,8 @@ END $$;
 CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
 
--- The release before counted in the row of the group. A call of it that was under way when its functions were replaced still does, and looks
--- there whether it was the last: so what group_counts has of the rest goes into the row then.
+-- The release before counted in the row of the group. A call of it that was in progress when its functions were replaced still does, and checks
+-- there whether it was the last: so the rest of the count in group_counts goes into the row then.
 CREATE FUNCTION holdfast.counted_in_row() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -2265,7 +2265,7 @@ CREATE VIEW holdfast.keys AS
     ) o ON true;
 COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each, the latest error, and what an ordered key waits for';
 
--- Jobs that say they run while no claim holds them. The engine never leaves one; hands in the tables may.
+-- Jobs that say they run while no claim holds them. The engine never leaves one; manual changes to the tables may.
 CREATE VIEW holdfast.stranded_jobs AS
     SELECT w.id, w.queue, w.task, w.claimed_at, w.claim_token
     FROM holdfast.work w
@@ -2302,7 +2302,7 @@ CREATE VIEW holdfast.horizon AS
 COMMENT ON VIEW holdfast.horizon IS 'Who keeps dead rows and old WAL from being removed';
 
 -- One number for an autoscaler: jobs of a queue that are due or running, counted up to the cap. A paused queue wants no workers.
--- Priorities are probed one by one, as in every look at a queue: one ordered walk would pass over whatever is scheduled ahead at a
+-- Priorities are probed separately, as in every read of a queue: one ordered walk would pass over whatever is scheduled ahead at a
 -- higher priority. Due jobs of paused or unknown tasks count until a worker has set them aside; it takes one to do so.
 -- EXECUTE is all a scaler needs. The settings are for callers whose own would make it scan or compile.
 CREATE FUNCTION holdfast.scaler_backlog(queue_name text DEFAULT 'inbox', cap int DEFAULT 10000) RETURNS bigint

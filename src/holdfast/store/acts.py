@@ -1,4 +1,4 @@
-"""What an operator does to jobs, many at a time. Whatever is changed was locked before in the same transaction."""
+"""What an operator does to jobs, many at a time. Every changed row was locked before in the same transaction."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A job that is ours until the commit, and how it stands."""
+    """A job that is locked until the commit, and its state."""
 
     id: UUID
     queue: str
@@ -36,10 +36,10 @@ class Locked:
     created_at: datetime
     slot: int
     has_queue: bool
-    is_run: bool = False  # of a workflow: it has verbs of its own
+    is_run: bool = False  # of a workflow: it has separate verbs
     suspect: int = 0  # not 0: it runs apart from others
-    running: bool = False  # somebody owns it, or so it says
-    stranded: bool = False  # it says that it runs, and no claim holds it
+    running: bool = False  # a worker owns it, or so its row says
+    stranded: bool = False  # its row says that it runs, and no claim holds it
 
 
 def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
@@ -47,7 +47,7 @@ def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
 
 
 def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
-    """Lock those of them that nobody else holds and that are still there, always in the same order."""
+    """Lock those that nobody else holds and that still exist, always in the same order."""
     found: list[Locked] = []
     ordered = sorted(places, key=lambda p: (p.table, p.queue, p.id))
     for (table, queue), group in groupby(ordered, key=lambda p: (p.table, p.queue)):
@@ -82,7 +82,7 @@ def _known_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
 
 
 def _owned(job: Locked, held: set[UUID], known: set[UUID]) -> Locked:
-    """A quarantined job may say that it runs while its owner is long gone."""
+    """A quarantined job may say that it runs although its owner is gone."""
     if job.status != PROCESSING:
         return job
     if job.state == QUARANTINED:
@@ -102,7 +102,7 @@ def take_back(locked: Sequence[Locked]) -> Flow[None]:
 
 
 def free(locked: Sequence[Locked]) -> Flow[None]:
-    """Out of the quarantine; what nobody owns waits again."""
+    """Out of the quarantine; jobs without an owner wait again."""
     quarantined = [job for job in locked if job.state == QUARANTINED]
     yield from take_back(quarantined)
     if quarantined:
@@ -120,7 +120,7 @@ def make_due(locked: Sequence[Locked]) -> Flow[int]:
 def revive(
     locked: Sequence[Locked], until: datetime | None = None, suspects: Sequence[UUID] = ()
 ) -> Flow[int]:
-    """Cancelled jobs back to work. With `until`, as if what was cancelled by then had not been."""
+    """Cancelled jobs back to work. With `until`, as if jobs cancelled before then had not been."""
     yield from named("lock_archived_streams", _slots(locked), nothing)
     done = yield from named("revive", (*_slots(locked), until, list(suspects)), ids)
     return len(done)
@@ -163,7 +163,7 @@ def _discarded(rows: Sequence[Row]) -> list[Settled]:
 
 
 def _discarded_after(rows: Sequence[Row]) -> list[Settled]:
-    """They had ended before: a group that takes any end has counted them."""
+    """They had ended before: a group that accepts any end has counted them."""
     return [Settled(job_id, "discarded_after", group=group) for job_id, group in rows]
 
 
@@ -176,7 +176,7 @@ def _slots(locked: Sequence[Locked]) -> tuple[list[UUID], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """A job as it is, and its payload as it would be."""
+    """A job as it is, and its payload as it will be."""
 
     task: str
     version: int
@@ -190,7 +190,7 @@ class Editable:
 
 @dataclass(frozen=True, slots=True)
 class Copyable(Editable):
-    """A job that is finished or dead, as it is, and the payload of a copy."""
+    """A job that is finished or dead, and the payload of a copy."""
 
     partition_key: str | None
     metadata: str | None  # JSON

@@ -1,4 +1,4 @@
-"""Affinity: take jobs of a worker's own buckets, or those of others that nobody takes."""
+"""Affinity: take jobs of a worker's own buckets, or those of other workers that nobody takes."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,11 +13,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Passed(NamedTuple):
-    """What a claim says that found less than it was asked for."""
+    """What a claim reports that found less than it was asked for."""
 
     now: datetime  # by the database's clock
     found: int  # jobs of these buckets; those that others had or changed at that moment were not taken
-    bounds: dict[int, Mark]  # of each priority that had too many jobs for one statement: where to go on
+    bounds: dict[int, Mark]  # of each priority that had too many jobs for one statement: where to continue
 
 
 def claim_mine(
@@ -37,7 +37,7 @@ def claim_mine(
     most_bytes: int = CLAIM_BYTES,
     tell: Callable[[Passed], None] = lambda passed: None,
 ) -> Statement[list[ClaimedJob]]:
-    """As `claim`, of these buckets (a bit for each; None: of all), and no more than `rows` are passed in each priority.
+    """Like `claim`, from these buckets (a bit for each; None: all); at most `rows` jobs are passed in each priority.
 
     `keyless`: those without a key too, whatever their bucket. A job has to be due for `late` seconds, and since `until` of
     its priority, where that says something. `tell` is called if less than `limit` were found."""

@@ -19,22 +19,22 @@ _CHANGE = 16 * 1024  # bytes of JSON that are kept of what was, and of what is
 class AuditLine:
     id: int
     at: datetime
-    actor: str  # as the caller said
+    actor: str  # as the caller named it
     action: str
     selection: dict[str, Any]
     count: int
     role: str | None  # as the server knows it; None: written before it was noted
     surface: str | None  # cli, web, api, sql or python; None: written by an older release
-    address: str | None  # of the client, as the surface said
+    address: str | None  # of the client, as the surface reported it
     reason: str | None
-    before: dict[str, Any] | None  # what was changed, as it was; None: it is not kept of this act
+    before: dict[str, Any] | None  # the changed data, as they were; None: not kept for this act
     after: dict[str, Any] | None
     operation: UUID | None  # of which the act is a part
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries; what is None does not matter."""
+    """Which entries; None does not restrict."""
 
     actor: str | None = None
     action: str | None = None  # 'jobs retry', or the noun alone: 'jobs'
@@ -75,7 +75,7 @@ def audit_add(entry: int, count: int) -> Statement[bool]:
 def list_audit(
     wanted: AuditFilter, before: int | None, limit: int
 ) -> Statement[tuple[list[AuditLine], int | None]]:
-    """Those that fit among the next LOOK entries, the last first, and the entry where it stopped (None: at the first)."""
+    """Those that match among the next LOOK entries, the last first, and the entry where it stopped (None: at the first)."""
 
     def decode(rows: Sequence[Row]) -> tuple[list[AuditLine], int | None]:
         return [_line(r[1:]) for r in rows if r[1] is not None], rows[0][0] if rows else None
@@ -107,7 +107,7 @@ def _json(selection: Mapping[str, object]) -> str:
 
 
 def _change(values: Mapping[str, object] | None) -> str | None:
-    """What is too long is left out by name: the audit is kept for a year."""
+    """Values that are too long are left out by name: the audit is kept for a year."""
     if values is None:
         return None
     kept: dict[str, object] = {}

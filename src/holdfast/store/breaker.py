@@ -25,7 +25,7 @@ _watch: Callable[[Settlement], Watch | None] = itemgetter(2)
 
 @dataclass(slots=True)
 class Note:
-    """What a breaker learns of attempts that ended."""
+    """What a breaker learns from ended attempts."""
 
     breaker: Breaker
     succeeded: bool = False
@@ -36,7 +36,7 @@ class Note:
     _calls: set[UUID] = field(default_factory=set)
 
     def add(self, watch: Watch, outcome: Outcome, token: UUID) -> None:
-        """Completed is a success, Failed (a timeout and Retry are that too) a failure; the rest says nothing of the task."""
+        """Completed is a success, Failed (also a timeout and Retry) a failure; other outcomes do not count."""
         if isinstance(outcome, Completed):
             self.succeeded, self.failed, self.error = True, 0, None
             self._calls.clear()
@@ -51,8 +51,8 @@ class Note:
 
 
 def note_ends(batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[list[BreakerChange]]:
-    """What a settle runs in its transaction: tell the breakers how the attempts that they watch ended. `odd`: what became of
-    those, by their place in the batch, that did not plainly complete."""
+    """Run by a settle in its transaction: count the ends of watched attempts in their breakers. `odd`: the result of those
+    that did not plainly complete, by their place in the batch."""
     if not any(map(_watch, batch)):
         return []
     notes: dict[str, Note] = {}
@@ -63,7 +63,7 @@ def note_ends(batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[l
         if answer is None or not (answer.already or answer.state in UNSETTLED):
             notes.setdefault(watch.task, Note(watch.breaker)).add(watch, outcome, UUID(grant.token_text))
     changes = []
-    for task in sorted(notes):  # in one order, so that two settlers cannot wait for each other in a circle
+    for task in sorted(notes):  # in a fixed order, so that two settlers cannot deadlock
         change = yield from count_ends(task, notes[task])
         changes.append(change)
     return [change for change in changes if change is not None]
@@ -103,7 +103,7 @@ class Trial(NamedTuple):
 def find_trial(
     queue: str, task: str, versions: Sequence[int], *, suspects: bool, ordered: bool
 ) -> Flow[Trial | None]:
-    """A job to try. What came to the front of the queue since the last sweep is set aside first."""
+    """A job to try. Jobs that reached the front of the queue since the last sweep are set aside first."""
 
     def decode(rows: Sequence[Row]) -> list[Trial]:
         return [Trial(*r) for r in rows]

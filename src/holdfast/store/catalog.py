@@ -2,8 +2,8 @@
 
 What a release makes is in sql/catalog.json, written by scripts/catalog.py from real servers: for every object the facts
 that may be found, more than one where PostgreSQL versions print them differently. Tables of queues and of archive slots
-are alike, so each kind is there once, under the names `*queue` and `*slot`; `*ordered` is what a queue that is ordered by
-key has beside that, `*shared` one that is claimed key by key without order.
+are alike, so each kind is listed once, under the names `*queue` and `*slot`; `*ordered` is what a queue that is ordered by
+key has in addition, `*shared` one that is claimed key by key without order.
 """
 
 import functools
@@ -19,7 +19,7 @@ from .statement import Flow, Row, Statement, named, nothing
 Facts = dict[str, Any]
 QUEUE, ORDERED, SHARED, SLOT = "*queue", "*ordered", "*shared", "*slot"
 SLOTS = tuple(f"archive_{n:02}" for n in range(32))
-# What a partition of `work` or `archive` cannot have otherwise than its parent.
+# Properties that a partition of `work` or `archive` shares with its parent.
 _INHERITED = ("type", "not_null", "generated", "identity", "collation")
 
 
@@ -83,7 +83,7 @@ def read_catalog() -> Flow[Catalog]:
         objects |= yield from _part(kind, statement())
     has = {key.of for key in objects if key.kind == "table"}
     queues = (yield from _queues()) if "queues" in has else []
-    if {"engine", "archive_slots", "workflow_upkeep"} <= has:  # a schema of before has not all of them
+    if {"engine", "archive_slots", "workflow_upkeep"} <= has:  # an older schema has not all of them
         objects |= yield from _part("rows", query("catalog_rows"))
     return Catalog(major, queues, objects)
 
@@ -130,7 +130,7 @@ def _key(text: str) -> Key:
 
 
 def portable(catalog: Catalog) -> dict[str, Facts]:
-    """A fresh database's catalog as it is kept in the file: one queue and one slot stand for all."""
+    """A fresh database's catalog as the file has it: one queue and one slot stand for all."""
     names = {q.table: q.queue or "" for q in catalog.queues}
     kinds = {q.table: q.kind for q in catalog.queues}
     plain = {_renamed(k, k.of, QUEUE) for k in catalog.objects if kinds.get(k.of) == QUEUE}
@@ -157,7 +157,7 @@ def _literal(queue: str) -> str:
 
 
 def _without(facts: Facts, own: str) -> Facts:
-    """The facts with what belongs to one table alone taken out."""
+    """The facts without the ones that belong to one table alone."""
     return _replaced(facts, re.compile(rf"(?<![\w']){re.escape(own)}(?![\w'])"), "*own*")
 
 
@@ -186,7 +186,7 @@ def expand(catalog: Catalog) -> dict[Key, tuple[list[Facts], str | None]]:
 
 
 def compare(catalog: Catalog) -> list[Difference]:
-    """What is missing, what differs, and what is there that this release does not make and that is in its way."""
+    """What is missing, what differs, and which objects get in the way that this release does not make."""
     wanted = expand(catalog)
     lost = {key.of for key in wanted if key.kind == "table" and key not in catalog.objects}
     found: list[Difference] = []
@@ -205,7 +205,7 @@ _EXTRA = ("index", "trigger", "security", "constraint")
 
 
 def _extras(catalog: Catalog, wanted: Mapping[Key, object]) -> list[Key]:
-    """On our tables, and functions by our names. What a partition has from its parent is reported of the parent."""
+    """On our tables, and functions under our names. What a partition has from its parent is reported for the parent."""
     tables = {key.of for key in wanted if key.kind == "table"}
     functions = {key.of for key in wanted if key.kind == "function"}
 
@@ -238,13 +238,13 @@ def _fits(key: Key, has: Facts, choices: Sequence[Facts], catalog: Catalog) -> b
     if key.kind == "column" and (key.of in SLOTS or any(q.table == key.of for q in catalog.queues)):
         ignored = _INHERITED
     if key.kind == "index":
-        ignored = ("valid",)  # told by a check of its own
+        ignored = ("valid",)  # reported by a separate check
     if key.kind == "function" and not has["public"]:
-        ignored = ("public",)  # fewer rights than this release gives are nobody's trouble
+        ignored = ("public",)  # fewer rights than this release gives harm nobody
     shown = _pick(has, ignored)
     if any(shown == _pick(choice, ignored) for choice in choices):
         return True
-    # Printed differently from version to version, and nobody has looked at this one.
+    # Printed differently from version to version, and not yet compared for this one.
     return len(choices) > 1 and catalog.major not in expected().majors
 
 
@@ -257,7 +257,7 @@ def _nearest(has: Facts, choices: Sequence[Facts]) -> Facts:
 
 
 def invalid_indexes(catalog: Catalog) -> list[tuple[str, str]]:
-    """(table, index) that the server keeps up but does not use."""
+    """(table, index) that the server maintains but does not use."""
     return [
         (k.of, k.name)
         for k, facts in catalog.objects.items()

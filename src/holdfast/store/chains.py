@@ -1,4 +1,4 @@
-"""Chains: what jobs set off when they end, and groups. All of it happens in the transaction that ends the job."""
+"""Chains: jobs that follow a job's end, and groups. All of it happens in the transaction that ends the job."""
 
 import json
 import math
@@ -19,7 +19,7 @@ _MOST_TRIED = 128  # jobs whose follow-ups have keys: each key is a lock
 
 
 class GroupBusy(Exception):
-    """Somebody else counts in the groups of these jobs at this moment, or holds a key that their follow-ups go to."""
+    """Another session counts in the groups of these jobs at this moment, or holds a key that their follow-ups go to."""
 
     def __init__(self, job_ids: set[UUID]) -> None:
         super().__init__(f"the groups of {len(job_ids)} jobs, or the keys of what follows them, are locked")
@@ -27,12 +27,12 @@ class GroupBusy(Exception):
 
 
 def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
-    """Enqueue what follows these jobs and count them in their groups. Nothing is asked for jobs that have neither.
+    """Enqueue what follows these jobs and count them in their groups. Jobs that have neither cost no statement.
 
-    `patient`, inside somebody's transaction: groups are counted when it commits, and every lock is waited for. Else a
-    group that somebody holds raises GroupBusy: a settle of many jobs must not hang on the transaction of one stranger.
-    The same for a group that ends here while somebody holds the key of its callback, and for a job whose follow-up goes to
-    a key that somebody holds. An idempotency or replace key of a follow-up is waited for for a moment. Keys come before
+    `patient`, inside a user's transaction: groups are counted when it commits, and every lock is waited for. Otherwise a
+    group that another session holds raises GroupBusy: a settle of many jobs must not wait for one open transaction.
+    The same for a group that ends here while its callback's key is held, and for a job whose follow-up goes to
+    a held key. An idempotency or replace key of a follow-up is waited for briefly. Keys come before
     groups.
     """
     linked = [d for d in done if d.group is not None or d.then is not None]
@@ -86,7 +86,7 @@ def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:
 
 
 def specs(rows: Sequence[NewRow]) -> str | None:
-    """Jobs to enqueue later, as the database keeps them; None for none. Payloads go as they are, to the last digit."""
+    """Jobs to enqueue later, as the database keeps them; None for none. Payloads are kept exactly, to the last digit."""
     return f"[{','.join(map(_spec, rows))}]" if rows else None
 
 
@@ -150,7 +150,7 @@ def _status(row: Row) -> GroupStatus:
 def enqueue_group(
     members: Sequence[NewRow], callback: Sequence[NewRow], wanted: str
 ) -> Statement[list[Enqueued]]:
-    """The group's own answer, then one for each member; all of them or none."""
+    """The group's own status, then one for each member; all of them or none."""
 
     def decode(rows: Sequence[Row]) -> list[Enqueued]:
         return [Enqueued(text or None, created == "true", conflict) for text, created, conflict in ids(rows)]

@@ -1,4 +1,4 @@
-"""Why a settle touched no row: it was done before, somebody holds it, it is no longer ours, or nothing is kept of it."""
+"""Why a settle touched no row: it was done before, the row is locked, the job is no longer ours, or no row is kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from .statement import Flow, Row, Statement, ids
 def check(
     queue: str, places: Sequence[int], batch: Sequence[Settlement], odd: dict[int, Settled]
 ) -> Flow[None]:
-    """Find it out for these, and say so in `odd`."""
+    """Find it out for these, and note it in `odd`."""
     grants, _, _, keeps = zip(*(batch[place] for place in places), strict=True)
     found = yield from settle_check(queue, grants, keeps)
     for place, settled in zip(places, found, strict=True):
@@ -33,7 +33,7 @@ def settle_check(
     queue: str, grants: Sequence[Owned], keeps: Sequence[bool | None] | None = None
 ) -> Statement[list[Settled]]:
     """What happened to grants whose settle touched no row: settled already, busy, lost, or gone where completed jobs are not
-    kept. One answer each."""
+    kept. One result each."""
 
     def decode(rows: Sequence[Row]) -> list[Settled]:
         found = {int(n): (state, already == "true") for n, state, already in ids(rows)}

@@ -1,4 +1,4 @@
-"""Claim: take jobs for a worker, and find those that a plain claim leaves out."""
+"""Claim: take jobs for a worker, and find jobs that a plain claim leaves out."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -51,8 +51,8 @@ def claim(
 ) -> Statement[list[ClaimedJob]]:
     """The first due jobs, each priority from its mark. `marks` go from high priority to low.
 
-    `limited` is what the caller knows of the queue (QueueRules.limited): where it has more limits, nothing is taken.
-    `most_bytes` of payload are enough: at least one job is taken, and none after it once they are reached."""
+    `limited` is what the caller knows about the queue (QueueRules.limited): where it has more limits, nothing is taken.
+    Once the payloads reach `most_bytes`, no further job is taken; at least one is."""
     priorities = [p for p, _ in marks]
     at = [None if mark is None else mark.at for _, mark in marks]
     seqs = [0 if mark is None else mark.seq for _, mark in marks]
@@ -101,7 +101,7 @@ def find_held(
     *,
     ordered: bool = False,
 ) -> Statement[list[UUID]]:
-    """`signatures`: of each known task, in the same order. What one of them has refused is left out."""
+    """`signatures`: of each known task, in the same order. Jobs that one of them has refused are left out."""
     tasks = [t for t, _ in known]
     versions = [v for _, v in known]
     params = (queue, tasks, versions, limit, list(signatures), ordered)

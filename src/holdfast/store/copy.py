@@ -1,4 +1,4 @@
-"""Load: the rows as COPY takes them, for jobs that need no look at what is there already."""
+"""Load: the rows as COPY takes them, for jobs that need no check against existing rows."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ Id = tuple[int, int]  # the halves of a UUID
 
 
 class Loadable(NamedTuple):
-    """What the rows need to know: the database's clock, the queues, and which are claimed key by key or in order."""
+    """What the rows depend on: the database's clock, the queues, and which are claimed key by key or in order."""
 
     now: datetime
     queues: frozenset[str]
@@ -34,7 +34,7 @@ def load_begin() -> Statement[Loadable]:
 
 
 def bulk_begin(fault: type[Exception]) -> Statement[Loadable]:
-    """As load_begin(); raises where the function decides who may enqueue into which queue."""
+    """Like load_begin(); raises where the function decides who may enqueue into which queue."""
 
     def decode(rows: Sequence[Row]) -> Loadable:
         if not rows:
@@ -50,7 +50,7 @@ def _loadable(rows: Sequence[Row]) -> Loadable:
 
 
 def load_changed(queues: Sequence[str], fault: Callable[[str], Exception]) -> Statement[None]:
-    """Raises if one of these queues is ordered by now. After the rows: from the first of them on nobody can change that."""
+    """Raises if one of these queues is ordered by now. Called after the rows: from the first on nobody can change that."""
 
     def decode(rows: Sequence[Row]) -> None:
         for queue in ids(rows):
@@ -116,7 +116,7 @@ class Packing:
             None if row.metadata is None else b"\x01" + row.metadata.encode(),
             None if row.parent is None else row.parent.bytes,
         )
-        if len(self._tails) >= _AT_ONCE:  # each has a key of its own
+        if len(self._tails) >= _AT_ONCE:  # each has a separate key
             self._tails.clear()
         tail = self._tails[row[0], row[2:]] = b"".join(map(_sized, columns))
         return tail
@@ -149,7 +149,7 @@ def new_ids(now: datetime) -> Iterator[Id]:
 
 
 def id_texts(made: Sequence[Id]) -> list[str]:
-    """Without dashes: one by one, with them, they take ten times as long."""
+    """Without dashes: one at a time, with them, they take ten times as long."""
     text = struct.pack(f"!{2 * len(made)}Q", *itertools.chain.from_iterable(made)).hex()
     return [text[place : place + 32] for place in range(0, len(text), 32)]
 

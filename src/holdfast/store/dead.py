@@ -1,4 +1,4 @@
-"""Dead letters as an operator looks at them, one by one or by error, and their way back into work."""
+"""Dead letters as an operator sees them, one at a time or by error, and their way back into work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead letters. The same for a list and for an act over many; what is None does not matter."""
+    """Which dead letters. The same for a list and for an act over many; None does not restrict."""
 
     group: str | None = None  # the name of a group, as group_dead gives it
     queue: str | None = None
@@ -29,7 +29,7 @@ class DeadFilter:
     newer_than: float | None = None
     masked: tuple[str, ...] | None = None  # as in a JobFilter
     salted: bool | None = (
-        None  # beside a group: a release that named groups otherwise does not take it for its own
+        None  # beside a group: a release that named groups otherwise does not mistake it for its own
     )
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class DeadFilter:
         return LOOK if self.masked is None else MASKED
 
     def given(self) -> dict[str, object]:
-        """What was asked for, for the audit."""
+        """The filter as the audit records it."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -71,7 +71,7 @@ class DeadLine:
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Dead letters of one task with the same error, but for what differs from job to job."""
+    """Dead letters of one task with the same error, apart from what differs from job to job."""
 
     id: str
     task: str
@@ -92,7 +92,7 @@ class Facet:
     value: str
     count: int
     different: int  # values of this kind
-    whole: int  # dead letters that were looked at
+    whole: int  # dead letters that were counted
 
 
 class Died(NamedTuple):
@@ -103,7 +103,7 @@ class Died(NamedTuple):
 
 
 def dead_times(older_than: float | None, newer_than: float | None) -> Statement[tuple[datetime, DeadWindow]]:
-    """Now, and between which moments to look."""
+    """Now, and the times between which to read."""
 
     def decode(rows: Sequence[Row]) -> tuple[datetime, DeadWindow]:
         now, until, since = rows[0]
@@ -123,7 +123,7 @@ def _place(rows: Sequence[Row]) -> Died | None:
 def list_dead(
     f: DeadFilter, window: DeadWindow, before: Died | None, limit: int
 ) -> Flow[tuple[list[DeadLine], Died | None]]:
-    """The last to die first; the lines, and where to go on (None: there is no more)."""
+    """The last to die first; the lines, and where to continue (None: there are no more)."""
 
     def look(place: Died | None, limit: int) -> Statement[list[_Seen[DeadLine]]]:
         def decode(rows: Sequence[Row]) -> list[_Seen[DeadLine]]:
@@ -137,7 +137,7 @@ def list_dead(
 
 
 def reach_list(before: Died | None, window: DeadWindow, rows: int = LOOK) -> Statement[Died | None]:
-    """Where a listing has stopped looking; None: it has seen them all."""
+    """Where a listing has stopped reading; None: it has read them all."""
     params = (*(before or (None, None)), rows, *window)
     return named("reach_list_dead", params, _place)
 
@@ -145,7 +145,7 @@ def reach_list(before: Died | None, window: DeadWindow, rows: int = LOOK) -> Sta
 def next_dead(
     f: DeadFilter, window: DeadWindow, after: Died | None, limit: int
 ) -> Flow[tuple[list[Found], Died | None]]:
-    """The first to die first; which, and where to go on (None: there is no more)."""
+    """The first to die first; their keys, and where to continue (None: there are no more)."""
 
     def look(place: Died | None, limit: int) -> Statement[list[_Seen[Found]]]:
         def decode(rows: Sequence[Row]) -> list[_Seen[Found]]:
@@ -176,7 +176,7 @@ def _walk(
     *,
     is_down: bool,
 ) -> Flow[tuple[list[T], Died | None]]:
-    """As in a search for jobs: where it stops says nothing of what is masked."""
+    """As in a search for jobs: where it stops reveals nothing about masked text."""
     if f.masked is None:
         seen = yield from look(place, limit)
         return [one.item for one in seen], seen[-1].place if len(seen) == limit else (yield from reach)
@@ -195,7 +195,7 @@ def _walk(
 
 
 def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Flow[tuple[list[DeadGroup], int]]:
-    """The groups, the largest first, and how many dead letters were looked at: CAP of the newest at most."""
+    """The groups, the largest first, and how many dead letters were counted: at most CAP, the newest."""
     job_ids: list[UUID] | None = None
     if f.masked is not None:
         job_ids = [line.id for line in (yield from list_dead(f, window, None, CAP))[0]]
@@ -227,17 +227,17 @@ def redrive(job_ids: Sequence[UUID], delays: Sequence[float], act: UUID | None =
 
 
 def redriven_of(act: UUID, after: UUID | None, limit: int) -> Statement[list[Found]]:
-    """What an act put back and nobody has started since."""
+    """Jobs that an act put back and that have not started since."""
     return named("redriven_of", (act, after, limit), lambda rows: [Found(*r) for r in rows])
 
 
 def redriven_left(act: UUID) -> Statement[tuple[int, int]]:
-    """How many have moved on since, and how many were let out of a parked key."""
+    """How many have moved on since, and how many were released from a parked key."""
     return named("redriven_left", (act,), lambda rows: (rows[0][0], rows[0][1]))
 
 
 def bury_again(queue: str, job_ids: Sequence[UUID], act: UUID) -> Statement[list[UUID]]:
-    """Those that an act put back are dead letters again; lock them first in the same transaction."""
+    """Jobs that an act put back are dead letters again; lock them first in the same transaction."""
     return named("bury_again", (queue, list(job_ids), act), ids)
 
 
@@ -258,7 +258,7 @@ def dead_sizes(job_ids: Sequence[UUID]) -> Statement[list[tuple[UUID, int]]]:
 
 
 def portions(sizes: Sequence[tuple[UUID, int]], most: int) -> list[list[UUID]]:
-    """Payloads that are read together: `most` bytes at most, or one that is larger."""
+    """Payloads that are read together: at most `most` bytes, or a single larger one."""
     found: list[list[UUID]] = []
     room = 0
     for job_id, size in sizes:
@@ -275,5 +275,5 @@ def dead_payloads(job_ids: Sequence[UUID]) -> Statement[list[DeadPayload]]:
 
 
 def patch_dead(changes: Sequence[tuple[UUID, str]]) -> Statement[list[UUID]]:
-    """Other payloads; lock them first in the same transaction."""
+    """Replace payloads; lock the jobs first in the same transaction."""
     return named("patch_dead", ([i for i, _ in changes], [text for _, text in changes]), ids)

@@ -108,7 +108,7 @@ def horizon_slots(transactions: int, wal: int) -> Statement[list[Slot]]:
 
 
 def end_session(pid: int, seconds: float, transactions: int) -> Statement[bool]:
-    """False: it is none of horizon_sessions(), and goes on."""
+    """False: it is none of horizon_sessions(), and continues."""
     return named(
         "end_session",
         (pid, seconds, transactions),
@@ -190,7 +190,7 @@ def unswept_claims(late: float, dead_after: float) -> Statement[list[Unswept]]:
 
 
 def claim_holders(seconds: float, queues: Sequence[str], workers: Sequence[str]) -> Statement[list[int]]:
-    """Processes that keep sweeps from these workers' claims for longer than this."""
+    """Processes that have blocked sweeps of these workers' claims for longer than this."""
     return named(
         "claim_holders",
         (seconds, list(queues), list(workers)),
@@ -349,7 +349,7 @@ def recent_dead() -> Statement[list[RecentDead]]:
 class OverdueSlot:
     slot: int
     day: str
-    untidied: float  # seconds since anybody tidied up
+    untidied: float  # seconds since the last tidy
     retention: int
 
 

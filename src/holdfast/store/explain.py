@@ -90,7 +90,7 @@ class HoldSeen:
     until: datetime  # the year 9999: until it is lifted
     since: datetime
     reason: str | None
-    over: bool  # it waits for its trial, or for somebody who decides after it
+    over: bool  # it waits for its trial, or for a decision after it
     trial: bool
     trial_job: UUID | None
     trial_state: str | None  # running, returned or over
@@ -98,7 +98,7 @@ class HoldSeen:
 
 @dataclass(frozen=True, slots=True)
 class AffinitySeen:
-    """Where the key of the job belongs, in a queue with affinity."""
+    """Which worker owns the key of the job, in a queue with affinity."""
 
     key: str
     bucket: int

@@ -1,8 +1,8 @@
-"""Holds: keys from which nothing is claimed before a moment, and the one job that may be tried then.
+"""Holds: keys from which nothing is claimed until a certain time, and the one job that may be tried then.
 
 A hold is made, renewed and lifted in the caller's transaction. No claim that begins after its commit takes a job of the
-key; what was claimed before goes on. With `trial`, one job of the key is claimed at the end of the hold, over all workers,
-and the rest waits until somebody lifts the hold or renews it.
+key; jobs that were claimed before continue. With `trial`, one job of the key is claimed at the end of the hold, over all
+workers, and the rest waits until the hold is lifted or renewed.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def hold_keys(
     trial: bool = False,
     at_least: bool = False,
 ) -> Flow[list[str]]:
-    """Nothing is claimed from the keys for so long; None: until they are lifted. A hold that is there is replaced, with
+    """Nothing is claimed from the keys for this long; None: until they are lifted. An existing hold is replaced, with
     `at_least` only if it ends earlier. Returns the keys whose hold this is now."""
     if seconds is not None and not 0 < seconds <= LONGEST:
         raise ConfigurationError(
@@ -63,7 +63,7 @@ def hold_keys(
 
 def lift_keys(queue: str, keys: Sequence[str], *, trial: UUID | None = None) -> Flow[list[str]]:
     """Jobs of the keys may be claimed again, and sleeping workers are woken. `trial`: the claim of the job that was tried;
-    then a hold that somebody made or renewed since stays. Returns the keys that were held."""
+    then a hold that was made or renewed since stays. Returns the keys that were held."""
     lifted: list[str] = yield from named("lift_keys", (queue, list(keys), trial), ids)
     if lifted:
         yield from wake([queue])
@@ -73,7 +73,7 @@ def lift_keys(queue: str, keys: Sequence[str], *, trial: UUID | None = None) -> 
 def list_holds(
     queue: str | None = None, key: str | None = None, *, limit: int = 50, over: bool = False
 ) -> Statement[list[Hold]]:
-    """Those that end first before the others. `over`: also those that ended by themselves."""
+    """Those that end first before the others. `over`: also those that have ended."""
 
     def decode(rows: Sequence[Row]) -> list[Hold]:
         return [Hold(*[*r[:8], Count(min(r[8], JOBS), r[8] > JOBS)]) for r in rows]
@@ -94,7 +94,7 @@ def undecided_trials(limit: int) -> Statement[list[Undecided]]:
     return named("undecided_trials", (limit,), lambda rows: [Undecided(*r) for r in rows])
 
 
-# What a worker asks ------------------------------------------------------------------------------------------------
+# Questions of a worker ------------------------------------------------------------------------------------------------
 
 
 class News(NamedTuple):

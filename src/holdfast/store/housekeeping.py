@@ -1,4 +1,4 @@
-"""Housekeeping: what any worker tidies up now and then, in bounded batches. No process of its own."""
+"""Housekeeping: the tidying that any worker does regularly, in bounded batches. There is no separate process."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -44,7 +44,7 @@ FROM_MARK = tuple(_PRUNE)
 def prune(
     table: str, days: int, limit: int, after: datetime | None
 ) -> Statement[tuple[datetime | None, int]]:
-    """Forget one batch of what has expired in a table; returns where to go on (None: that was all) and how many went."""
+    """Delete one batch of expired rows of a table; returns where to continue (None: that was all) and how many went."""
 
     def decode(rows: Sequence[Row]) -> tuple[datetime | None, int]:
         return rows[0][0], rows[0][1]

@@ -1,4 +1,4 @@
-"""Rules of single keys: how many jobs of one run at once, where it is not the number of its queue."""
+"""Rules of single keys: how many jobs of one key run at once, where its queue's number does not apply."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class KeyRule:
 
 
 def set_key_rules(queue: str, keys: Sequence[str], concurrency: int | None) -> Statement[int]:
-    """None takes the rules away. Whoever claims from the queue next keeps to it."""
+    """None removes the rules. The next claim from the queue applies them."""
     return named("set_key_rules", (queue, list(keys), concurrency), count)
 
 

@@ -1,4 +1,4 @@
-"""Keys of ordered queues as an operator sees them: which do not move and why, which are hot, and letting them go on."""
+"""Keys of ordered queues as an operator sees them: which do not move and why, which are hot, and how to release them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from .chains import follow
 from .queue_load import Count, archive_tails
 from .statement import Flow, Row, Statement, ids, named
 
-LOOK = 10_000  # jobs that a look at a queue reads, at most, of each kind
+LOOK = 10_000  # jobs of each kind that a question about a queue reads, at most
 BEHIND = 1000  # jobs of a key are counted so far
-DEPTH = 10_000  # or so far, where it is about one key
+DEPTH = 10_000  # or so far, if the question is about one key
 FRONT = 1000  # jobs of a key among which a blocked one is looked for
 MOST_KEYS = 100_000  # keys that one act is about
 
 
 @dataclass(frozen=True, slots=True)
 class StuckKey:
-    """A key that does not move, and the job that is in its way."""
+    """A key that does not move, and the job that blocks it."""
 
     queue: str
     key: str
     why: str  # blocked, parked, held, quarantined, scheduled or backing off
     job_id: UUID
-    task: str | None  # None: the job is no more
+    task: str | None  # None: the job is gone
     since: datetime
-    until: datetime | None  # when it moves by itself; None: when somebody does something
+    until: datetime | None  # when it moves by itself; None: when somebody acts
     note: str | None  # the error, or the reason to hold
     behind: Count  # jobs that wait for it
 
@@ -64,7 +64,7 @@ class StreamJob:
 
 class Hot(NamedTuple):
     key: str
-    seen: int  # jobs of it among those looked at
+    seen: int  # jobs of it among those that were read
     looked_at: int
     jobs: Count | None  # None: no index knows
 
@@ -77,7 +77,7 @@ class Finished(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What keeps a key: a blocked job, or the dead letter it is parked for."""
+    """What blocks a key: a blocked job, or the dead letter for which it is parked."""
 
     why: str  # blocked or parked
     queue: str
@@ -93,7 +93,7 @@ def _stuck(rows: Sequence[Row]) -> list[StuckKey]:
     return [StuckKey(*[*r[:8], _count(r[8], BEHIND)]) for r in rows]
 
 
-# Looks ------------------------------------------------------------------------------------------------------------
+# Questions ------------------------------------------------------------------------------------------------------------
 
 
 def ordered_queues() -> Statement[list[str]]:
@@ -199,7 +199,7 @@ def unblock(locked: Sequence[Locked]) -> Flow[int]:
 
 
 def bury(locked: Sequence[Locked]) -> Flow[int]:
-    """Blocked jobs out of their keys' way, and counted in their groups; lock them first."""
+    """Remove blocked jobs from their keys, and count them in their groups; lock them first."""
 
     def decode(rows: Sequence[Row]) -> list[Settled]:
         return [Settled(r[0], DEAD_LETTER, group=r[1]) for r in rows]
@@ -220,6 +220,6 @@ def set_on_dead_letter(queue: str, policy: str) -> Statement[bool]:
 
 
 def order_queue(queue: str, ordering: str, policy: str) -> Statement[str | None]:
-    """What is in the way: 'queue', 'jobs' or 'workers'; None: it is done."""
+    """What prevents it: 'queue', 'jobs' or 'workers'; None: it is done."""
     params = (queue, ordering, policy)
     return named("order_queue", params, lambda rows: rows[0][0])

@@ -1,4 +1,4 @@
-"""Limits: what a claim may take from a queue, and claiming no more than that."""
+"""Limits: how much a claim may take from a queue, and claims that take no more."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Allowance(NamedTuple):
     keys: list[int]
     wait: float  # seconds until the rate allows one
     waits: list[float]  # the same for each key
-    ahead: bool = False  # tokens were counted at a time that has not come yet
+    ahead: bool = False  # tokens were counted at a time that is still in the future
     spare: int = 0  # of the total: what may be claimed to wait for a slot
     now: datetime = datetime.min.replace(tzinfo=UTC)
     bucket: Bucket | None = None
@@ -44,7 +44,7 @@ class Allowance(NamedTuple):
 
 
 class Limited(NamedTuple):
-    """What a claim within limits took."""
+    """The result of a claim within limits."""
 
     jobs: list[ClaimedJob]
     cut: bool = False  # the limits of the whole queue were in the way: there may be more
@@ -57,7 +57,7 @@ class Limited(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Who claims, and how much of it for a free slot."""
+    """Which worker claims, and how many jobs for a free slot."""
 
     worker: str = ""
     want: int | None = None  # None: whatever is allowed
@@ -113,10 +113,10 @@ def _spend(
 
 
 def allowance(queue: str, keys: Sequence[str], asked: Asked = ANYBODY) -> Statement[Allowance]:
-    """What may be claimed. It may say too little, as long as it allows twice what is wanted."""
+    """What may be claimed. It may be less than allowed, as long as it allows twice what is wanted."""
 
     def decode(rows: Sequence[Row]) -> Allowance:
-        if not rows:  # the queue is no more
+        if not rows:  # the queue is gone
             return Allowance(0, [], 0.0, [])
         total, keys, wait, waits, back, spare, now, tokens, rate, of_keys, key_rate = rows[0]
         bucket = None if rate is None else Bucket(tokens, rate)
@@ -148,7 +148,7 @@ def limit_use(queue: str) -> Statement[LimitUse]:
 
 
 def lock_queue(queue: str) -> Statement[bool]:
-    """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key."""
+    """Nobody else changes its rules until the commit. Returns whether it was made to be claimed key by key."""
     return named("lock_queue", (queue,), lambda rows: bool(rows and rows[0][0]))
 
 

@@ -20,7 +20,7 @@ class Buried(NamedTuple):
 
 
 def misfits_begin(lease: float) -> Statement[bool]:
-    """Is it this worker's turn to look? Then nobody else's for `lease` seconds, or until misfits_done()."""
+    """Whether this worker may search now. Then no other may for `lease` seconds, or until misfits_done()."""
     return named("misfits_begin", (lease,), lambda rows: bool(rows[0][0]))
 
 
@@ -33,7 +33,7 @@ def queues_with_misfits(wait: float) -> Statement[list[str]]:
 
 
 class Place(NamedTuple):
-    """Of a refusal, in the order of time."""
+    """The place of a refusal, in the order of time."""
 
     job_id: UUID
     at: datetime
@@ -52,7 +52,7 @@ def old_misfits(queue: str, wait: float, after: Place | None, limit: int) -> Sta
 def bury_misfits(
     queue: str, job_ids: Sequence[UUID], token: UUID, worker: str, *, wait: float, dead_after: float
 ) -> Flow[list[Buried]]:
-    """Dead letters of those that every live signature refused, the last of them `wait` seconds ago."""
+    """Make dead letters of those that every live signature refused, the last of them `wait` seconds ago."""
 
     def decode(rows: Sequence[Row]) -> list[Buried]:
         return [Buried(r[0], r[1], r[2], f"tried against every live signature: {r[3]}") for r in rows]
@@ -72,5 +72,5 @@ def bury_misfits(
 
 
 def forget_misfits(job_ids: Sequence[UUID]) -> Statement[None]:
-    """They are over: who refused them says nothing any more."""
+    """These refusals are over: their jobs are not misfits any more."""
     return named("forget_misfits", (list(job_ids),), nothing)

@@ -1,4 +1,4 @@
-"""Operations: acts over many that outlive whoever began them."""
+"""Operations: acts over many jobs that continue without the process that began them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,18 +42,18 @@ class Operation:
     started_at: datetime | None
     ended_at: datetime | None
     stopped_by: str | None
-    total: Count  # that fitted when it began
+    total: Count  # that matched when it began
     done: int  # jobs changed
-    looked_at: int  # jobs that fitted, changed or not
+    looked_at: int  # jobs that matched, changed or not
     results: dict[str, int]  # how, and how many
     left: list[LeftOut]
-    runner: str | None  # who runs it now
-    runs: int  # how often somebody took it up
-    fault: str | None  # why the last one could not go on, or it failed
+    runner: str | None  # its current runner
+    runs: int  # how often a worker took it up
+    fault: str | None  # why the last runner could not continue, or why it failed
     audit: int
     age_seconds: float  # since it was begun
-    seconds: float | None  # since somebody first took it up, or until it ended
-    per_second: float | None  # jobs looked at
+    seconds: float | None  # since a worker first took it up, or until it ended
+    per_second: float | None  # jobs read
 
 
 class Claimed(NamedTuple):
@@ -68,11 +68,11 @@ class Claimed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How far it is, under its lock."""
+    """Its progress, read under its lock."""
 
     results: dict[str, int]
     left: list[LeftOut]
-    ahead: float  # seconds that what it moved at a rate reaches ahead
+    ahead: float  # seconds that the jobs it moved at a rate reach ahead
 
 
 class Place(NamedTuple):
@@ -89,7 +89,7 @@ def begin_operation(
     actor: Actor,
     total: Count,
 ) -> Flow[None]:
-    """With its entry in the audit, which counts what others do for it."""
+    """Start it, with its entry in the audit, which counts the jobs that workers change for it."""
     selection = given or {"all": True}
     entry = yield from audit_begin(actor.within(operation), verb, {**selection, **options})
     said = (actor.name, actor.surface, actor.address, actor.reason)
@@ -106,7 +106,7 @@ def claim_operation(
     verbs: Sequence[str] = (),
     left: UUID | None = None,
 ) -> Statement[Claimed | None]:
-    """This one, or the first of those verbs. `left`: a token of the same runner, under which it may have left one."""
+    """This one, or the first with one of those verbs. `left`: a token of the same runner, which may have left one."""
 
     def decode(rows: Sequence[Row]) -> Claimed | None:
         if not rows:
@@ -118,7 +118,7 @@ def claim_operation(
 
 
 def hold_operation(operation: UUID, token: UUID) -> Statement[Held | None]:
-    """None: it was stopped, or somebody else runs it."""
+    """None: it was stopped, or another worker runs it."""
 
     def decode(rows: Sequence[Row]) -> Held | None:
         return Held(json.loads(rows[0][0]), _left(rows[0][1]), rows[0][2]) if rows else None
@@ -170,7 +170,7 @@ def list_operations(
 
 
 def count_operations() -> Statement[dict[str, tuple[int, int]]]:
-    """By state, those that are not ended, and how many of them cannot go on."""
+    """Counts by state of those that have not ended, and how many of them cannot continue."""
     return named("count_operations", (), lambda rows: {r[0]: (r[1], r[2]) for r in rows})
 
 

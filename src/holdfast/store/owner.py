@@ -1,4 +1,4 @@
-"""What an owner may do beside settling: record steps, guard a resource, report progress."""
+"""What an owner may do apart from settling: record steps, guard a resource, report progress."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def once_get(grant: Grant, name: str) -> Statement[tuple[bool, str | None]]:
 
 
 def once_put(grant: Grant, name: str, result: str) -> Statement[tuple[bool, str | None]]:
-    """(still ours?, the JSON text that stands): the first record under a name wins."""
+    """(still ours?, the JSON text that counts): the first record under a name wins."""
     return named(
         "once_put",
         (grant.queue, grant.id, grant.generation, grant.token, name, result),
@@ -26,13 +26,13 @@ def once_put(grant: Grant, name: str, result: str) -> Statement[tuple[bool, str 
 
 
 def guard(grant: Grant, resource: str, fence: str) -> Statement[bool]:
-    """True: ours, and held until the caller's transaction ends."""
+    """True: this worker owns it, and holds it until the caller's transaction ends."""
     params = (grant.queue, grant.id, grant.generation, grant.token, resource, str(grant.id), fence)
     return named("guard", params, bool)
 
 
 def count_crash(grant: Grant, most: int, worker: str, error: ErrorText) -> Statement[int | None]:
-    """Deaths that the job was in, this one too. None: it is not ours any more."""
+    """Deaths that the job was in, this one included. None: this worker does not own it any more."""
     params = (grant.queue, grant.id, grant.generation, grant.token, most, worker, error.message, error.trace)
     return named("count_crash", params, lambda rows: rows[0][0] if rows else None)
 

@@ -9,12 +9,12 @@ from .queue_load import CAP, Count, capped, prefer_indexes
 from .statement import Flow, Row, Statement, count, ids, named
 from .wake import wake
 
-HOLD_BATCH = 10_000  # jobs looked at, or put back, in one statement
+HOLD_BATCH = 10_000  # jobs read, or put back, in one statement
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Since when something is paused and by whom; all None: it is not."""
+    """Since when it is paused and by whom; all None: it is not."""
 
     at: datetime | None = None
     by: str | None = None
@@ -31,7 +31,7 @@ class PausedTask:
 
 
 class Paused(NamedTuple):
-    """One act of pausing: when it was written down, and who it was."""
+    """One act of pausing: when it was recorded, and by whom."""
 
     at: datetime
     by: str

@@ -1,4 +1,4 @@
-"""What a probe of the connection asks."""
+"""The statement of a probe of the connection."""
 
 from datetime import datetime
 from typing import Any

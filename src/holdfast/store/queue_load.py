@@ -1,4 +1,4 @@
-"""What an operator asks of the whole: bounded looks at queues, dead letters and workers."""
+"""What an operator asks about the whole system: bounded questions about queues, dead letters and workers."""
 
 import json
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ class QueueLoad:
     processing: Count
     held: Count
     quarantined: Count
-    blocked: Count  # dead letters that their keys wait for
+    blocked: Count  # dead letters that block their keys
     parked: Count  # keys
-    suspended: Count  # due when something happens: runs that wait
+    suspended: Count  # due at an event: runs that wait
     oldest_due_seconds: float | None
     ordering: str = "none"
     on_dead_letter: str = "skip"
@@ -45,7 +45,7 @@ class QueueLoad:
 
 
 def queue_load(name: str, cap: int = CAP, later: int | None = None) -> Statement[QueueLoad | None]:
-    """None: there is no such queue any more. `later`: the cap of those that are not due; None: the same."""
+    """None: there is no such queue any more. `later`: the cap for those that are not due; None: the same."""
     limit = cap if later is None else later
 
     def decode(rows: Sequence[Row]) -> QueueLoad | None:
@@ -84,7 +84,7 @@ def finished_per_minute() -> Flow[tuple[int, bool]]:
         found, span = yield from named(
             "recent_finished", (slot, first), lambda rows: (rows[0][0], rows[0][1])
         )
-        if first and span is not None and span < 60:  # what was read is not the whole minute
+        if first and span is not None and span < 60:  # the rows that were read are not the whole minute
             total, estimated = total + found * 60 / max(span, 0.001), True
         else:
             total += found
@@ -92,7 +92,7 @@ def finished_per_minute() -> Flow[tuple[int, bool]]:
 
 
 def archive_tails() -> Statement[list[tuple[int, int]]]:
-    """Where what finished in the last minute is: slots, and from which block on to read each."""
+    """Where the jobs finished in the last minute are: slots, and the block from which to read each."""
 
     def decode(rows: Sequence[Row]) -> list[tuple[int, int]]:
         return [(slot, max(0, blocks - _TAIL)) for slot, blocks in rows]
@@ -127,9 +127,9 @@ class WorkerLine:
     release: str  # of the application
     running: int
     load: float  # of its concurrency, how much is in use: 0 to 1
-    holdfast: str | None  # the version of its Holdfast; None: one that does not say
+    holdfast: str | None  # the version of its Holdfast; None: it does not report one
     labels: dict[str, str]
-    vitals: Vitals | None = None  # None: a release that does not say
+    vitals: Vitals | None = None  # None: the release does not report it
 
 
 def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:

@@ -1,4 +1,4 @@
-"""Renew: keep what a worker holds, and learn what it has lost."""
+"""Renew: keep the jobs that a worker holds, and learn which it has lost."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
 def renew(
     worker: str, held: Sequence[OwnedJob], lease: float, ended: Ended = NOTHING_ENDED
 ) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
-    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more; `ended`: of
-    these claims ends are known."""
+    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more; `ended`: the
+    claims whose ends are known."""
     tokens = uuid_array(sorted({job.token_text for job in held}))
     lost: list[OwnedJob] = []
     cancel: list[OwnedJob] = []

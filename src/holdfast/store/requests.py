@@ -1,4 +1,4 @@
-"""Requests of programs under a key of their own, and what was said to each: the same request is done once."""
+"""Requests of programs under a key, and the reply to each: the same request is done once."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from .statement import Statement, named, nothing
 
 class Request(NamedTuple):
     digest: str
-    said: str | None  # None: it is under way, or was cut off
+    said: str | None  # None: it is in progress, or was cut off
 
 
 def begin_request(who: str, key: str, digest: str) -> Statement[bool]:

@@ -1,4 +1,4 @@
-"""The ring as people look at it: which queues have one, and how much of each key's work one worker did."""
+"""The ring as people see it: which queues have one, and how much of each key's work one worker did."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

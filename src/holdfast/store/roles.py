@@ -1,4 +1,4 @@
-"""The script that makes the roles. It is for a DBA to run: no statement of ours."""
+"""The script that makes the roles. A DBA runs it; no statement of Holdfast does."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The support queries: one question, one view, one bounded look at it with the worst first."""
+"""The support queries: one question, one view, one bounded query of it with the worst first."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Question:
     text: Callable[[], str]
     columns: tuple[str, ...]
     by_queue: bool = True
-    by_index: bool = False  # quick whatever waits
+    by_index: bool = False  # quick, however much waits
 
 
 def _question(
@@ -122,7 +122,7 @@ QUESTIONS = {question.name: question for question in _ALL}
 
 
 def ask(question: Question, queue: str | None, limit: int) -> Flow[list[Line]]:
-    """The rows, the worst first; looked at in a transaction that cannot change anything."""
+    """The rows, the worst first; read in a transaction that cannot change anything."""
     setup = f"{round(_TIMEOUT * 1000)}", question.by_index
     yield from named("runbook_begin", setup, nothing)
     params = (queue, limit) if question.by_queue else (limit,)

@@ -1,4 +1,4 @@
-"""Samples: how each queue stood in each minute."""
+"""Samples: the state of each queue in each minute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ DUE = "sample_due"  # the question of the pulse
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A queue in one step of time: the most of each count, and the fewest workers. Counts stop at 10,000."""
+    """A queue in one step of time: the highest of each count, and the lowest of workers. Counts stop at 10,000."""
 
     at: datetime
     queue: str
@@ -63,7 +63,7 @@ def sample_trend(queues: Sequence[str], seconds: float) -> Statement[list[Trend]
 
 
 def take_sample(late_after: float) -> Statement[bool]:
-    """False: this minute has one, or somebody is at it."""
+    """False: this minute has one, or another worker is writing it."""
     return named("take_sample", (late_after,), lambda rows: bool(rows[0][0]))
 
 

@@ -23,19 +23,19 @@ from ..model.state import (
 from .statement import Flow, Row, Statement, ids, named
 
 LOOK = 100_000  # rows that a step of a search reads at most
-SHORT = 10_000  # the same for who has no time
+SHORT = 10_000  # the same for interactive searches
 MASKED = 2_000  # the same where errors are searched as they are shown: each is masked first
 ERRORS = (
     100  # of them whose errors are read at a time: to mask one of 8 KiB takes 2.5 ms, and others wait for it
 )
-PAYLOADS = 1_000  # the same where payloads are looked into: they may be large
+PAYLOADS = 1_000  # the same where payloads are read: they may be large
 _HIDDEN = re.compile("•+")
-FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
+FEW = 10_000  # at most this many ids are looked up singly; for more, the whole queue is read
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs. The same for a list and for an act over many; what is None does not matter."""
+    """Which jobs. The same for a list and for an act over many; None does not restrict."""
 
     states: tuple[str, ...] | None = None  # `dead` is taken for dead_letter
     queue: str | None = None
@@ -46,12 +46,10 @@ class JobFilter:
     older_than: float | None = None  # seconds since it was created
     newer_than: float | None = None
     backing_off: bool | None = None  # scheduled ones that failed and wait for their next attempt
-    worker: str | None = None  # that runs it, or had it last when it ended
+    worker: str | None = None  # that runs it, or ran it last
     min_attempts: int | None = None  # that it has spent
     field: str | None = None  # of the payload: `customer.id=17`, by names from the outside in
-    masked: tuple[str, ...] | None = (
-        None  # `error` is looked for in the text without secrets, these names' too
-    )
+    masked: tuple[str, ...] | None = None  # `error` is searched in the text without secrets, these names' too
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "masked", names_for(self.error, self.masked))
@@ -63,19 +61,19 @@ class JobFilter:
             object.__setattr__(self, "states", tuple(dict.fromkeys(map(state_named, self.states))))
 
     def given(self) -> dict[str, object]:
-        """What was asked for, for the audit."""
+        """The filter as the audit records it."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 class Window(NamedTuple):
-    """Where an age lies in the order of ids. An id is never far from its time, so created_at is compared too."""
+    """Where an age falls in the order of ids. An id is never far from its time, so created_at is compared too."""
 
     created_before: datetime | None = None
     created_since: datetime | None = None
     below: UUID | None = None
     floor: UUID | None = None
-    now: UUID | None = None  # everything that was there has a smaller id
+    now: UUID | None = None  # all earlier rows have smaller ids
 
 
 class Found(NamedTuple):
@@ -107,7 +105,7 @@ class Search(NamedTuple):
 
 Step = tuple[
     list[Found], UUID | None
-]  # what fits, and the id down to which all was looked at (None: to the end)
+]  # the matches, and the id down to which everything was read (None: to the end)
 Searcher = Callable[[Search], Flow[Step]]
 
 
@@ -118,7 +116,7 @@ def containing(text: str, masked: Sequence[str] | None = None) -> str:
 
 
 def names_for(error: str | None, masked: Sequence[str] | None) -> tuple[str, ...] | None:
-    """As a filter keeps them: each once, and only where there is an error to look for."""
+    """As a filter keeps them: each once, and only where an error is searched."""
     return None if error is None or masked is None else tuple(sorted(set(masked)))
 
 
@@ -140,7 +138,7 @@ def shown_texts(error: str | None, masked: Sequence[str] | None) -> Callable[[st
 
 
 def read_field(said: str) -> tuple[list[str], str]:
-    """Where in the payload, and what stands there."""
+    """Where in the payload, and the value there."""
     name, _, value = said.partition("=")
     return name.split("."), value
 
@@ -203,7 +201,7 @@ def _dead(s: Search) -> Statement[list[Row]]:
     return named("search_dead", (*s.bounds(), s.rows, s.limit, *s.filters(), s.wanted.worker), _rows)
 
 
-# Few of many: found by a table or an index of their own, unless they are many themselves.
+# Few of many: found by a separate table or index, unless they are many themselves.
 
 
 def _search_running(s: Search) -> Flow[Step]:
@@ -233,7 +231,7 @@ def _search_these(s: Search, job_ids: list[UUID]) -> Flow[Step]:
 
 
 def _look_at(s: Search, job_ids: list[UUID]) -> Flow[Step]:
-    """As many of the named as a step may read, from the newest back."""
+    """As many of the named jobs as a step may read, from the newest back."""
     below, floor = s.bounds()
     there = {i for i in job_ids if (below is None or i < below) and (floor is None or i >= floor)}
     first = sorted(there, reverse=True)[: s.rows]
@@ -247,8 +245,8 @@ def _look_at(s: Search, job_ids: list[UUID]) -> Flow[Step]:
 def _walk(
     s: Search, look: Callable[[Search], Statement[list[Row]]], reach: Statement[UUID | None] | UUID | None
 ) -> Flow[Step]:
-    """What fits and is shown, and down to where that is all there is. Where it stops says nothing of what is masked: a step
-    reads on over errors that fit only unmasked, down to the same row as if there were none."""
+    """The matches that are shown, and down to where that is all of them. Where it stops reveals nothing about masked text:
+    a step continues past errors that match only unmasked, down to the same row as if there were none."""
     if s.wanted.masked is None:
         found = [Found(*r[:3]) for r in (yield from look(s))]
         return found, found[-1].id if len(found) == s.limit else (yield from _reached(reach))

@@ -73,7 +73,7 @@ def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = Fa
 
 
 def is_plain(batch: Sequence[Settlement]) -> bool:
-    """Whether all of them may take the quick way together. A guess: the statement leaves out what does not fit."""
+    """Whether all of them may take the quick way together. A guess: the statement leaves out jobs that do not qualify."""
     grants = list(map(_grant, batch))
     return (
         list(map(_outcome, batch)).count(NOTHING) == len(batch)
@@ -192,7 +192,7 @@ def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | No
 
 
 def _kept(parts: Sequence[Settlement]) -> str | None:
-    """Whether each is kept if it completed. One that leaves rows beside it is: what they belong to can be looked at."""
+    """Whether each is kept if it completed. A job that leaves rows beside it is kept, so that those can be traced to it."""
     said = [True if outcome.rows else keep for _, outcome, _, keep in parts]
     if said.count(None) == len(said):
         return None

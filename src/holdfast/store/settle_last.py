@@ -1,4 +1,4 @@
-"""The end of a job as the last thing that the transaction of its handler does."""
+"""The end of a job as the last statement of its handler's transaction."""
 
 from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Settlement
@@ -8,7 +8,7 @@ from .statement import Flow, Last
 
 
 def settle_last(settlement: Settlement, worker: str) -> Last | Flow[bool]:
-    """Most jobs are in their first attempt, with nothing that hangs on them and nothing beside them: then it is one
+    """Most jobs are in their first attempt, with no follow-ups and no rows beside them: then it is one
     statement, to be sent with the COMMIT. Else it is that of settle_in()."""
     grant, outcome, _, keep = settlement
     plain = type(grant) is ClaimedJob and grant.rest is None and grant.generation == 1

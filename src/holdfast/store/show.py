@@ -1,4 +1,4 @@
-"""One job, or a line of a list: what there is to know about it, wherever it is."""
+"""One job, or a line of a list: everything that is known about it, whatever its state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ class Attempt:
 
     @property
     def what(self) -> str:
-        """What became of it: `attempt 2 failed`. An owner that was lost spends none."""
+        """What happened: `attempt 2 failed`. The loss of an owner spends none."""
         return _LOST.get(self.kind) or f"attempt {self.attempt} failed"
 
 
@@ -162,7 +162,7 @@ def ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One job as whoever enqueued it sees it."""
+    """One job as its producer sees it."""
 
     id: UUID
     task: str

@@ -1,4 +1,4 @@
-"""What a worker's metrics say of the whole system, beside the loads of the queues."""
+"""What a worker's metrics report about the whole system, besides the loads of the queues."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Fleet(NamedTuple):
 
 
 class Staff(NamedTuple):
-    """Who works on a queue."""
+    """The workers of a queue."""
 
     paused: bool
     workers: int  # alive ones that take jobs from it

@@ -1,7 +1,7 @@
 """A Statement says what to run; an executor (holdfast.db) runs it, sync, async or on the user's connection.
 
 A Flow is a generator of statements that run in one transaction. `Statement.__iter__` yields the statement
-itself and returns its decoded answer, so inside a flow `rows = yield from claim(...)` is typed.
+itself and returns its decoded result, so inside a flow `rows = yield from claim(...)` is typed.
 
 A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) returns one
 column of text[]: the one type that no driver lets its user redefine.
@@ -23,9 +23,9 @@ class Statement(Generic[T]):
     text: str
     params: tuple[Any, ...]
     decode: Callable[[Sequence[Row]], T]
-    binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
+    binary: bool = False  # the result, on our own connections: cheaper to read when there are many rows
     texts: bool = (
-        False  # its parameters are texts or NULL, its answer one text[] of words that need no quotes
+        False  # its parameters are texts or NULL, its result is one text[] of words that need no quotes
     )
 
     @property
@@ -46,8 +46,8 @@ REFUSED = "holdfast: not ours"  # in the error of a Last that must not be commit
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last statement of a transaction, which may go to the server in one message with the COMMIT. So it does not answer
-    that nothing may be committed: it fails, with REFUSED in its error. `otherwise` does the same, and answers."""
+    """The last statement of a transaction, which may go to the server in one message with the COMMIT. So it does not return
+    that nothing may be committed: it fails, with REFUSED in its error. `otherwise` does the same, and returns it."""
 
     name: str  # under which it stays prepared on a connection
     text: str

@@ -1,4 +1,4 @@
-"""Statistics: what the workers summed up by minute, and what takes the space. No job is counted."""
+"""Statistics: the workers' sums by minute, and what takes the space. No job is counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def stats(window: Window, queue: str | None, task: str | None, limit: int) -> St
 
 
 class Minute(NamedTuple):
-    """What all queues did in one minute."""
+    """The work of all queues in one minute."""
 
     at: datetime
     completed: int
@@ -63,12 +63,12 @@ class Minute(NamedTuple):
 
 
 def stats_minutes(since: datetime) -> Statement[list[Minute]]:
-    """The oldest first; minutes in which nothing was done are left out."""
+    """The oldest first; minutes without work are left out."""
     return named("stats_minutes", (since,), lambda rows: [Minute(*r) for r in rows])
 
 
 class Waited(NamedTuple):
-    """How long the attempts of a queue had waited that began in one minute: from due to started."""
+    """How long attempts of a queue that began in one minute had waited: from due to started."""
 
     at: datetime
     queue: str
@@ -82,7 +82,7 @@ def stats_waits(since: datetime) -> Statement[list[Waited]]:
 
 
 class Marked(NamedTuple):
-    """Something that happened, which may explain a change."""
+    """An event that may explain a change."""
 
     at: datetime
     kind: str  # "release" or "breaker"

@@ -12,7 +12,7 @@ from .statement import Row, Statement, ids
 
 
 class Due(NamedTuple):
-    """What a look along the due jobs of one priority has met."""
+    """What a read along the due jobs of one priority has met."""
 
     priority: int
     seen: int  # rows
@@ -27,8 +27,8 @@ class Ready(NamedTuple):
 
 
 class Scan(NamedTuple):
-    seen: int  # keys looked at
-    last: tuple[int, str] | None  # bucket and key of the last of them
+    seen: int  # keys read
+    last: tuple[int, str] | None  # bucket and key of the last one
     ready: list[Ready]
 
 
@@ -46,7 +46,7 @@ def claim_streams(
     most_bytes: int = CLAIM_BYTES,
     trial: bool = False,
 ) -> Statement[list[ClaimedJob]]:
-    """A gapless run of at most `run` jobs from the front of each key, at most `most` in all. `trial`: of keys whose holds
+    """A gapless run of at most `run` jobs from the front of each key, `most` in all. `trial`: from keys whose holds
     are locked for it."""
     bound = len(keys) * run if most is None else most
     params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes, trial, bound)
@@ -80,7 +80,7 @@ def scan_streams(
     *,
     suspects: bool = False,
 ) -> Statement[Scan]:
-    """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
+    """Step from key to key through the buckets (None: all), whether they have due jobs or not, however deep each key is."""
     wanted = None if buckets is None else int_array(sorted(buckets))
     params = (queue, wanted, *(after or (None, None)), keys, suspects)
     return Statement("scan_streams", query_in("scan_streams", queue), params, decode_scan)

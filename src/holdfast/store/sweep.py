@@ -24,7 +24,7 @@ class Revoked:
 
 
 def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool | None]:
-    """May sweep now? None: somebody holds the engine's row for longer than `gap`."""
+    """Whether to sweep now. None: another session has locked the engine's row for longer than `gap`."""
     return named("sweep_begin", (interval, gap, grace), lambda rows: rows[0][0] if rows else None)
 
 
@@ -48,7 +48,7 @@ def revoked_claims(limit: int) -> Statement[list[Revoked]]:
 
 
 def return_disowned(token: UUID, max_crashes: int) -> Flow[None]:
-    """Put the jobs of a disowned claim back now, instead of with the next sweep."""
+    """Put the jobs of a disowned claim back now, not with the next sweep."""
 
     def decode(rows: Sequence[Row]) -> list[Revoked]:
         return [Revoked(*r) for r in rows]
@@ -68,7 +68,7 @@ def sweep_take(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> S
 
 
 def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
-    """sweep_take, what follows for the groups of those it buries, and sleeping workers are woken."""
+    """sweep_take, then the groups of jobs it made dead letters; sleeping workers are woken."""
     taken = yield from sweep_take(revoked, job_ids, max_crashes)
     yield from follow(taken, patient=False)
     if any(settled.state == PENDING for settled in taken):

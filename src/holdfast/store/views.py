@@ -1,4 +1,4 @@
-"""Views that people of the dashboard keep: a page and its filter under a name."""
+"""Saved views of the dashboard: a page and its filter under a name."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -9,12 +9,12 @@ from .statement import Row, Statement, named, nothing
 
 
 def channel(queue: str) -> str:
-    """Where holdfast.wake() tells that a queue has something to do."""
+    """The topic of a queue for holdfast.wake()."""
     return f"holdfast_{queue}"
 
 
 def wake(queues: Sequence[str], delays: Sequence[float] | None = None) -> Statement[None]:
-    """Tell those who sleep that jobs of these queues are due, now or each after its delay."""
+    """Wake sleeping workers: jobs of these queues are due, now or each after its delay."""
     return named("wake", (list(queues), None if delays is None else list(delays)), nothing)
 
 
@@ -29,14 +29,14 @@ def get_up(worker: str, queues: Sequence[str] | None = None) -> Statement[None]:
 
 
 class Prospect(NamedTuple):
-    due_in: float | None  # seconds; 0 or less: now; None: not before the next look
-    asleep: int  # workers in these queues, this one too
+    due_in: float | None  # seconds; 0 or less: now; None: not before the next read
+    asleep: int  # workers in these queues, this one included
 
 
 def next_due(
     queues: Sequence[str], known: Sequence[tuple[str, int]], within: float, signatures: Sequence[str] = ()
 ) -> Statement[Prospect]:
-    """What a worker of these queues and tasks can expect within that many seconds."""
+    """What a worker of these queues and tasks can expect within this many seconds."""
 
     def decode(rows: Sequence[Row]) -> Prospect:
         return Prospect(*rows[0])
@@ -47,18 +47,18 @@ def next_due(
 
 
 class Pulse(NamedTuple):
-    """What a sleeping worker learned when it said that it lives."""
+    """What a sleeping worker learns with its heartbeat."""
 
     due_in: float | None  # as in Prospect
     asleep: int
     sweep: bool | None  # it has the turn, and there is something to do; None: sweep_begin must be asked
     tidy: bool
     seats: list[str]  # of live workers in the rings that were asked for, as Seat.text has them
-    answers: list[Any]  # to the questions, in their order
+    answers: list[Any]  # the replies to the questions, in their order
 
 
 class Question(NamedTuple):
-    """One value that a service wants to know while its worker sleeps."""
+    """A value that a service wants to know while its worker sleeps."""
 
     part: str  # the name of its SQL, an expression whose first parameter is $1
     params: tuple[object, ...]
@@ -69,7 +69,7 @@ _OWN = len(Pulse._fields) - 1  # columns of the pulse itself
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """How often what is to be done, in seconds."""
+    """The interval in seconds."""
 
     sweep: float
     gap: float
@@ -90,7 +90,7 @@ def pulse(
     rings: Sequence[str] = (),
     questions: Sequence[Question] = (),
 ) -> Statement[Pulse | None]:
-    """Say that a sleeping worker lives, and learn what it can expect; `within` None: without a look at its queues. None: it
+    """Report that a sleeping worker is alive, and what it can expect; `within` None: without its queues. None: it
     is not alive."""
 
     def decode(rows: Sequence[Row]) -> Pulse | None:

@@ -19,7 +19,7 @@ def register(
     signatures: Mapping[str, str] | None = None,
     metadata: Mapping[str, object] | None = None,
 ) -> Statement[None]:
-    """`signatures`: of each "task/version" that it takes; None: not said."""
+    """`signatures`: of each "task/version" that it takes; None: not reported."""
     takes = None if signatures is None else json.dumps(signatures)
     return named(
         "register",
@@ -90,7 +90,7 @@ class Seat(NamedTuple):
 
 
 def masked_names() -> Statement[frozenset[str]]:
-    """What the code of workers masks, those that are gone included."""
+    """The names that the code of workers masks, also of workers that are gone."""
     return named("masked_names", (), lambda rows: frozenset(row[0] for row in rows))
 
 

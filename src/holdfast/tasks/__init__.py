@@ -1,1 +1,1 @@
-"""Tasks: what a user declares, how its arguments become a payload, and what enqueue returns."""
+"""Tasks: declarations of users, how arguments become a payload, and what enqueue returns."""

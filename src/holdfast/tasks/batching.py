@@ -1,4 +1,4 @@
-"""Batch tasks: what their `def` line says, and their options."""
+"""Batch tasks: their `def` line and their options."""
 
 import inspect
 import re
@@ -66,7 +66,7 @@ def analyse_batch(func: Callable[..., Any], local: Mapping[str, Any]) -> Handler
 
 
 def _item(hint: Any) -> tuple[bool, Any]:
-    """Whether the annotation is a Batch, and of what."""
+    """Whether the annotation is a Batch, and its item type."""
     if isinstance(hint, Unresolved):  # a type that is defined further down, or only for type checkers
         source = getattr(hint.source, "__forward_arg__", hint.source)
         written = _WRITTEN.fullmatch(source) if isinstance(source, str) else None

@@ -45,7 +45,7 @@ class Codec:
         self._upgrade = dict(upgrade or {})
         self._converters: dict[str, Converter] = {}
         self._fingerprint: str | None = None
-        self._plain_types: dict[str, type | None] = {}  # of those: what needs no conversion
+        self._plain_types: dict[str, type | None] = {}  # those that need no conversion
         self._kinds: dict[str, type | None] | None = None  # the same, of all parameters
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         params = signature.params
@@ -54,9 +54,9 @@ class Codec:
         self._required = {name for name, p in params.items() if p.default is p.empty}
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The payload of a call; InvalidArguments or InvalidPayload say what does not fit."""
+        """The payload of a call; InvalidArguments or InvalidPayload name the part that does not fit."""
         names = self._names
-        if names is not None and len(args) <= len(names):  # the usual call, at a tenth of the price
+        if names is not None and len(args) <= len(names):  # the usual call, at a tenth of the cost
             if (
                 not kwargs
                 and len(args) == len(names)
@@ -83,8 +83,8 @@ class Codec:
         return self._dump(arguments)
 
     def _short(self, arguments: Iterable[tuple[str, Any]]) -> str | None:
-        """The payload when it is short, and every argument a plain value of its declared type: what `_dump` makes, at a
-        third of the price. None: see there, also for what is wrong."""
+        """The payload if it is short, and every argument a plain value of its declared type: the result of `_dump`, at a
+        third of the cost. None: use that, also to find out what is wrong."""
         plain, heads, members = self._plain_types, self._heads, []
         try:
             for name, value in arguments:
@@ -127,8 +127,8 @@ class Codec:
         kinds = self._kinds
         if kinds is None:
             kinds = self._kinds = self._plain_kinds()
-        # Most payloads are the arguments as they stand: all of them there, each a plain value of its declared type.
-        # Checking such a one takes a third of the time.
+        # Most payloads are the arguments as they are: all of them present, each a plain value of its declared type.
+        # Checking that takes a third of the time.
         if version == self._version:
             try:
                 payload, end = _scan(text, 0)
@@ -140,21 +140,21 @@ class Codec:
                     else:
                         return payload
             except (StopIteration, ValueError, RecursionError, KeyError):
-                pass  # the usual way says what is wrong
+                pass  # the usual way reports what is wrong
         return self._decoded(self._upgraded(version, self._read(text)))
 
     def _plain_kinds(self) -> dict[str, type | None]:
-        """Parameter -> the type of which a value needs no conversion; None: each does, or may."""
+        """Parameter -> the type whose values need no conversion; None: each does, or may."""
         try:
             for name in self.signature.params:
                 self._converter(name)
-        except TaskDefinitionError:  # told when it is needed
+        except TaskDefinitionError:  # reported when it is needed
             return {"": None}
         return {name: self._plain_types[name] for name in self.signature.params}
 
     @property
     def returns_none(self) -> bool:
-        """Whether the return annotation says None, or nothing."""
+        """Whether the return annotation is None, or missing."""
         try:
             hint = self.signature.hint("return")
         except TaskDefinitionError:
@@ -209,7 +209,7 @@ class Codec:
             raise PayloadError(f"the stored result of {self._task} does not fit {kind}: {error}") from None
 
     def fingerprint(self) -> str:
-        """What payloads it takes, as a short text: the same for the same signature, in every process."""
+        """The payloads it accepts, as a short text: the same for the same signature, in every process."""
         if self._fingerprint is None:
             converters = {name: self._converter(name) for name in self.signature.params}
             self._fingerprint = fingerprint(self.signature, converters, self._upgrade)

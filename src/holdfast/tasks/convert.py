@@ -25,7 +25,7 @@ class Misfit(ValueError):
 
 
 class NewerVersion(Misfit):
-    """The value was written by newer code: not this type takes it, but one that comes with another release."""
+    """The value was written by newer code: this type does not accept it, but that of another release does."""
 
 
 class TooDeep(Misfit):
@@ -33,7 +33,7 @@ class TooDeep(Misfit):
 
 
 class Unsupported(TypeError):
-    """The type cannot be converted to JSON and back. The text says why."""
+    """The type cannot be converted to JSON and back. The text gives the reason."""
 
 
 class Converter(Protocol):
@@ -97,7 +97,7 @@ def _float_of(value: int, *, stored: bool = False) -> float:
 
 
 def _check_exact(given: set[int], back: Any, *, stored: bool = False) -> None:
-    """Misfit when an integer comes back as a float that is not it: both libraries take an int for a float, and round it."""
+    """Misfit when an integer comes back as a float that differs: both libraries accept an int for a float, and round it."""
     kept = list(_numbers(back))
     floats = {number for number in kept if isinstance(number, float)}
     for value in given.difference(kept):
@@ -106,7 +106,7 @@ def _check_exact(given: set[int], back: Any, *, stored: bool = False) -> None:
 
 
 def _large_ints(*values: Any) -> set[int]:
-    """Those that a float may not hold."""
+    """Integers that a float may not hold exactly."""
     return {n for n in _numbers(*values) if type(n) is int and not -EXACT <= n <= EXACT}
 
 
@@ -134,7 +134,7 @@ _UNEXPECTED = re.compile(
 
 
 def _serialization(said: str) -> str:
-    """What pydantic says of a value that is not of the type of its field: the first of them, without class names."""
+    """pydantic's message for a value that is not of the type of its field: the first one, without class names."""
     first, *warnings = said.split("\n  Pydantic")
     found = _UNEXPECTED.search(warnings[0]) if warnings else None
     return f"{found[2]} must be {found[1]}, not {found[4]} {found[3]}" if found else first.split("\n", 1)[0]
@@ -200,11 +200,11 @@ class PydanticConverter:
             raise Misfit(str(error).split("\n", 1)[0]) from error
 
     def json_schema(self, **options: Any) -> dict[str, Any]:
-        """By the names that are stored; raises what pydantic raises when there is none."""
+        """By the stored names; raises pydantic's error if it has no serializer."""
         return self._adapter.json_schema(by_alias=False, **options)
 
     def schema(self) -> dict[str, Any] | None:
-        """What fits, as a JSON schema; None: it has none."""
+        """The accepted values, as a JSON schema; None: it has none."""
         try:
             return self._adapter.json_schema()
         except Exception:  # noqa: BLE001 of types with validators of the user's own
@@ -288,7 +288,7 @@ _KNOWN: dict[Any, Converter] = {
 
 
 def converter(annotation: Any) -> Converter:
-    """The converter of a resolved annotation; Unsupported when there is none. A class of ours may bring its own."""
+    """The converter of a resolved annotation; Unsupported when there is none. A class of Holdfast's may bring one."""
     try:
         known = _KNOWN.get(annotation)
     except TypeError:  # unhashable metadata in Annotated[...]

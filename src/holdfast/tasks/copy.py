@@ -1,4 +1,4 @@
-"""Many plain jobs by COPY: which jobs can go that way, and what is said of those that cannot."""
+"""Many plain jobs by COPY: which jobs can go that way, and the errors of those that cannot."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from .payload import shown
 
 _KEYS: Sequence[Callable[[NewRow], str | None]] = (attrgetter("idempotency_key"), attrgetter("replace_key"))
 _follow_ups: Callable[[NewRow], Sequence[NewRow]] = attrgetter("follow_ups")
-LEAST = 500  # jobs of an enqueue_many that go by COPY; of fewer, its messages take longer than the function
+LEAST = 500  # jobs of an enqueue_many from which COPY is used; for fewer, its messages take longer than the function
 
 
 class Load:
-    """One load, from the first look at the queues to the wake-up. `unknown` and `keyless` make the errors."""
+    """One load, from its first question about the queues to the wake-up. `unknown` and `keyless` make the errors."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Load:
         )
 
     def after(self) -> Iterator[Statement[Any]]:
-        """What is left to do when every row is written."""
+        """The statements after the last row."""
         if self._packing is not None and self._packing.first:
             yield store.load_changed(list(self._packing.first), self._in_order)
             yield store.load_wake(self._packing.first)
 
 
 class NotByCopy(Exception):
-    """These jobs go by the function, which also knows what is wrong with them. Nothing is written yet."""
+    """These jobs go by the function, which also reports what is wrong with them. Nothing is written yet."""
 
 
 class Bulk(Load):
@@ -93,7 +93,7 @@ class Bulk(Load):
 
 
 def bulk_of(rows: Sequence[NewRow], conn: object | None) -> Bulk | None:
-    """None: too few, or one of them needs a look at what is there, or they belong to the caller's transaction."""
+    """None: too few, or one of them depends on existing rows, or they belong to the caller's transaction."""
     if conn is not None or len(rows) < LEAST:
         return None
     if any(map(_follow_ups, rows)) or any(list(map(key, rows)).count(None) < len(rows) for key in _KEYS):
@@ -102,7 +102,7 @@ def bulk_of(rows: Sequence[NewRow], conn: object | None) -> Bulk | None:
 
 
 def rows_of(jobs: Iterable[NewJob[Any]]) -> Iterator[NewRow]:
-    """Of jobs that are made while they are loaded."""
+    """For jobs that are made while they are loaded."""
     for job in jobs:
         if not isinstance(job, NewJob):
             raise TypeError(f"enqueue_copy takes what task.job(...) returns, not {shown(job)}")

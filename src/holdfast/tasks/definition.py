@@ -1,4 +1,4 @@
-"""A declared task as the rest of the library sees it, and the tie between a registry and its app."""
+"""A declared task as the rest of the library sees it, and the link between a registry and its app."""
 
 import inspect
 from collections.abc import Callable, Mapping

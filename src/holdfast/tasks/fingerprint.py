@@ -1,7 +1,7 @@
-"""A fingerprint of the payloads that a handler takes: names, which are required, types down to their fields, and upgrades.
+"""A fingerprint of the payloads that a handler accepts: names, which are required, types down to their fields, and upgrades.
 
-Equal signatures have equal fingerprints in every process. Two that take the same payloads may have different ones: that
-costs a job one more try and nothing else. What a validator does inside is not seen, nor what an upgrade calls in other
+Equal signatures have equal fingerprints in every process. Two that accept the same payloads may have different ones: that
+costs a job one more try and nothing else. Code inside a validator is not compared, nor what an upgrade calls in other
 modules or reads from variables.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from .convert import Converter, type_name
 from .signature import HandlerSignature
 
-_WORDS = ("title", "description", "default", "examples")  # say nothing of what fits
+_WORDS = ("title", "description", "default", "examples")  # they do not restrict payloads
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...))
 
 
@@ -35,13 +35,13 @@ def fingerprint(
 
 
 def _fields(converter: Converter) -> Any:
-    """What the type is made of, where its name does not say it all."""
+    """The parts of a type whose name does not determine it."""
     schema = getattr(converter, "schema", None)
     return None if schema is None else _essence(schema())
 
 
 def _essence(schema: Any, named: bool = False) -> Any:
-    """Without the words for people. `named`: the keys are names of fields, whatever they are called."""
+    """Without descriptions. `named`: the keys are names of fields, whatever they are."""
     if isinstance(schema, list):
         return [_essence(part) for part in schema]
     if not isinstance(schema, dict):
@@ -54,13 +54,13 @@ def _essence(schema: Any, named: bool = False) -> Any:
 
 
 def code_of(step: Callable[..., Any]) -> object:
-    """What a callable does, as far as its code says, as a value that is the same in every process."""
+    """A callable's behaviour, as far as its code shows it, as a value that is the same in every process."""
     return _code(step, set())
 
 
 def _code(step: Any, seen: set[int]) -> object:
-    """What a callable does, as far as its code says: with the functions inside it, those of its module that it names, and
-    what it was given beside its arguments. No address, path, line or order of a set is in it. `seen`: code that was here
+    """A callable's behaviour, as far as its code shows it: with the functions inside it, those of its module that it names,
+    and its bound arguments. No address, path, line or order of a set is in it. `seen`: code that was visited
     already."""
     if isinstance(step, functools.partial):
         given = [_value(value, seen) for value in step.args]
@@ -85,7 +85,7 @@ def _code(step: Any, seen: set[int]) -> object:
 def _closed_over(func: Any, seen: set[int]) -> list[object]:
     found = []
     for cell in func.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is empty still
+        with contextlib.suppress(ValueError):  # it is still empty
             found.append(_value(cell.cell_contents, seen))
     return found
 
@@ -100,7 +100,7 @@ def _named(values: Mapping[str, object], seen: set[int]) -> list[object]:
 
 
 def _value(value: object, seen: set[int]) -> object:
-    """As text that is the same in every process. Of what may change while a process runs, only the kind."""
+    """As text that is the same in every process. Of objects that may change while a process runs, only the kind."""
     if isinstance(value, CodeType):
         parts = [_value(const, seen) for const in value.co_consts]
         return [value.co_code.hex(), list(value.co_names), parts, value.co_exceptiontable.hex()]

@@ -41,7 +41,7 @@ class JobHandle(Generic[R_co]):
         producer: Producer,
         decode: Callable[[str | None], Any] = raw_result,
     ) -> None:
-        self._id: UUID | str = job_id  # or its text, until somebody asks
+        self._id: UUID | str = job_id  # or its text, until it is asked for
         self._created = created
         self._task = task
         self._queue = queue
@@ -143,7 +143,7 @@ def handle_of(
     producer: Producer,
     decode: Callable[[str | None], Any],
 ) -> JobHandle[Any]:
-    """Of a job that was written just now. Many are made at once, and of most of them nobody asks the id."""
+    """Of a job that was written just now. Many are made at once, and the id of most is never asked for."""
     made = JobHandle.__new__(JobHandle)
     made._id, made._created, made._task, made._queue = id_text, created, task, queue
     made._producer, made._decode = producer, decode

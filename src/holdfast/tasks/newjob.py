@@ -40,7 +40,7 @@ class NewJob(Generic[R_co]):
 
 
 def follow_ups(value: object) -> tuple[NewRow, ...]:
-    """`then=`: one job or some, checked so that they can be enqueued whenever their turn comes."""
+    """`then=`: one job or several, checked so that they can be enqueued at any later time."""
     jobs = [value] if isinstance(value, NewJob) else value
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Sequence):
         raise InvalidOption(

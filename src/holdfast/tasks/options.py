@@ -75,7 +75,7 @@ class TaskSettings:
     memory_limit: int | None = None
     breaker: Breaker | None = None
     keep_completed: bool | None = None  # None: as its queue says
-    masked: tuple[str, ...] = ()  # arguments and fields of them and of the result that nobody is shown
+    masked: tuple[str, ...] = ()  # arguments and fields of them and of the result that are masked
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {

@@ -1,7 +1,7 @@
-"""What may be stored: JSON values within limits, checked before any SQL, so a refusal costs no transaction.
+"""JSON values that may be stored, checked before any SQL, so that a refusal costs no transaction.
 
-`dump` turns a JSON value into text. The usual payload is encoded by the C encoder and looked over by four
-cheap tests; only when one of them rings is the value walked to find and name the place.
+`dump` turns a JSON value into text. The usual payload is encoded by the C encoder and checked by four
+cheap tests; only if one of them rings is the value walked to find and name the place.
 """
 
 import json
@@ -24,13 +24,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 _encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _WITH_EXPONENT = re.compile(r"[\[,:]-?\d[\d.]*e[+-]\d")  # as Python writes it, always with a sign
 _DIGITS = frozenset("0123456789.")
-_LOOKS = 16  # at places where a number may end with an exponent, one by one
+_LOOKS = 16  # at places where a number may end with an exponent, in order
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
 _PLAIN = 10**15
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTAINERS = (dict, list, tuple)  # "dict | list" would be made anew for each value
+_CONTAINERS = (dict, list, tuple)  # "dict | list" would be made again for each value
 _ADVICE = {
     "payload": "Store it elsewhere (a table, a file, object storage) and pass a reference",
     "result": "Store it elsewhere (a table, a file, object storage) and return a reference",
@@ -41,8 +41,8 @@ _ADVICE = {
 
 
 def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES, *, was_json: bool = False) -> str:
-    """Compact JSON text of a JSON value; InvalidPayload names the place of what cannot be stored. `was_json`: its objects
-    were read from JSON, so that their keys are texts."""
+    """Compact JSON text of a JSON value; InvalidPayload names the place that cannot be stored. `was_json`: its objects
+    were read from JSON, so their keys are texts."""
     try:
         text = _encode(value)
         size = len(text.encode())
@@ -66,11 +66,11 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES, *, wa
 
 def stored_order(value: Any) -> Any:
     """The value with the keys of its objects in the order in which jsonb returns them: the shortest first, by bytes. Code
-    that walks an object then does the same before and after it was stored. What cannot be stored stays as it is."""
+    that walks an object then behaves the same before and after it was stored. Values that cannot be stored are unchanged."""
     try:
         return _ordered(value)
     except (TypeError, ValueError, AttributeError, RecursionError):
-        return value  # dump() says what is wrong with it
+        return value  # dump() reports what is wrong with it
 
 
 def _ordered(value: Any) -> Any:
@@ -88,8 +88,8 @@ def _by_bytes(key: str) -> tuple[int, bytes]:
 
 
 def _has_exponents(text: str) -> bool:
-    """Whether it may have a number with one. Ids in texts look so too, at their hyphens: a few are looked at from behind,
-    since the expression would look at every comma and colon."""
+    """Whether it may have a number with an exponent. Ids in texts look similar, at their hyphens: a few are checked from
+    behind, since the expression would check every comma and colon."""
     for sign in ("e-", "e+"):
         at, looks = text.find(sign), 0
         while at > 0:
@@ -106,7 +106,7 @@ def _has_exponents(text: str) -> bool:
 
 
 def _positional(found: re.Match[str]) -> str:
-    """1e+16 as 10000000000000000.0: jsonb keeps the digits of a number and no exponent, so only the point says that it is a
+    """1e+16 as 10000000000000000.0: jsonb keeps the digits of a number and no exponent, so only the point marks it as a
     float. Texts stay as they are."""
     return found[0] if found[1] is None else f"{Decimal(found[0]):f}.0"
 
@@ -129,7 +129,7 @@ WRITERS: dict[type, Callable[[Any], str]] = {
 
 
 def short(members: Iterable[str]) -> str | None:
-    """An object of members that WRITERS wrote, as `dump` writes it; None: look at it there. So short that no number can be
+    """An object of members that WRITERS wrote, as `dump` writes it; None: use dump(). So short that no number can be
     too long in it, and that it keeps within the limit however its numbers are printed."""
     text = "{" + ",".join(members) + "}"
     if len(text) > MAX_DIGITS or "\\u0000" in text:
@@ -152,7 +152,7 @@ def scalar(value: object) -> str | None:
 
 
 def _unfolded(value: object) -> int:
-    """How many more characters floats take when they are written out."""
+    """The additional length of floats when they are written out."""
     more, stack = 0, [value]
     while stack:
         top = stack.pop()

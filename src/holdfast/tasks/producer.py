@@ -31,7 +31,7 @@ class Producer(Protocol):
 
 
 class AppProducer(Producer, Protocol):
-    """A Producer that has a database of its own: the app's."""
+    """A Producer that has a separate database: the app's."""
 
     @property
     def database(self) -> Database: ...

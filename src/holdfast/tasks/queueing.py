@@ -67,7 +67,7 @@ def _check_affinity(rules: QueueRules, fail: Fail) -> None:
         )
     if rules.aging is not None:
         raise fail(
-            "affinity='key' does not go with aging: who has waited longest is a question to the whole queue, and each "
+            "affinity='key' does not go with aging: which job has waited longest is a question to the whole queue, and each "
             "worker takes from its own keys. Leave one of them out"
         )
 

@@ -42,7 +42,7 @@ class Queue:
 
 
 class TaskRegistry:
-    """The part of a registry that every shape builds on: tasks and queues, and room for what else is declared."""
+    """The part of a registry that every shape builds on: tasks and queues, and the declarations of shapes."""
 
     def __init__(self, name: str = "") -> None:
         if name != "":
@@ -103,12 +103,12 @@ class TaskRegistry:
         return list(dict.fromkeys(self._tasks.values()))
 
     def _declared_queues(self) -> dict[str, QueueRules | None]:
-        """None: a task names it, and says nothing of its rules."""
+        """None: a task names it, without any rules."""
         named: dict[str, QueueRules | None] = {d.settings.queue: None for d in self._tasks.values()}
         return {**named, **{name: queue._rules for name, queue in self._queues.items()}}
 
     def _declare_thing(self, kind: str, name: str, thing: Any, *, same: Callable[[Any], bool]) -> None:
-        """One thing of a shape. The same one twice is one: a module may be run again."""
+        """One declaration of a shape. Declaring the same one twice is allowed: a module may be run again."""
         other = self._things.setdefault(kind, {}).setdefault(name, thing)
         if other is not thing and not same(other):
             raise_twice(kind, name)
@@ -159,7 +159,7 @@ class _Declare:
             )
         local = sys._getframe(
             1
-        ).f_locals  # the place of the decorator: types defined inside a function are there
+        ).f_locals  # the frame of the decorator: types defined inside a function are there
         return self._registry._declare(analyse(fn, local), self._options)
 
 

@@ -1,4 +1,4 @@
-"""What a worker asks of its server before it begins."""
+"""What a worker checks on its server before it begins."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ from .writer import check_rules, unknown_queue
 async def check_server(
     database: Database, wanted: Sequence[str], declared: Mapping[str, QueueRules]
 ) -> dict[str, QueueRules]:
-    """The server can be relied on, and has the wanted queues; returns the rules of each."""
+    """The server is reliable, and has the wanted queues; returns the rules of each."""
     server = await database.arun(jobs.describe_server)
     if not server.has_schema:
         raise SchemaMissing

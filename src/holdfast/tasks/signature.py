@@ -1,4 +1,4 @@
-"""What a handler's `def` line says: which parameters are injected, which are the payload.
+"""A handler's `def` line: which parameters are injected, which are the payload.
 
 Injected parameters come first: Job, then Transaction or AsyncTransaction. They are known by annotation. Any
 other order is refused at decoration with the corrected line. A handler of one event or message may take it first.
@@ -135,7 +135,7 @@ def analyse(
 
 
 def _subject_is_first(signature: inspect.Signature, injected: Mapping[str, type]) -> bool:
-    """Whether it takes one parameter of the payload, and after it what is injected."""
+    """Whether it takes one parameter of the payload, and after it the injected ones."""
     names = list(signature.parameters)
     return (
         len(names) > 1

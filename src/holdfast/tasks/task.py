@@ -42,7 +42,7 @@ _ELSEWHERE = (
     "defer_async",
     "kiq",
     "schedule",
-)  # in others
+)  # in subclasses
 
 
 class Task(Generic[P, R]):
@@ -53,7 +53,7 @@ class Task(Generic[P, R]):
     def __init__(self, definition: Definition, values: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self._values = dict(values or {})
-        self._rest: tuple[Any, ...] | None = None  # of a row: what is the same for all of its jobs
+        self._rest: tuple[Any, ...] | None = None  # the fields of a row that are the same for all of its jobs
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Task(Generic[P, R]):
             raise AttributeError(f"'Task' object has no attribute {name!r}")
 
     def _how(self) -> str:
-        """What to write to enqueue it, or to run it here."""
+        """The line to write to enqueue it, or to run it here."""
         function, signature = self.func.__name__, self.definition.signature
         here = f"await {function}.acall(...)" if signature.is_async else f"{function}.call(...)"
         run = "" if signature.injected or self.definition.gather else f"; to run it here and now: {here}"

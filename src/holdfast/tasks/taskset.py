@@ -66,7 +66,7 @@ class TaskSet:
         return {name: self._queues[name] for name in self.queues()}
 
     def declared(self, kind: str) -> Mapping[str, Any]:
-        """What the code declares of a shape, by name."""
+        """The declarations of a shape in the code, by name."""
         return self._things.get(kind, {})
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class TaskSet:
 
 
 def _hooked(handler: Handler, around: Around) -> Handler:
-    """With the hooks around each call. What drives its job by itself finds them in its context, for what it calls."""
+    """With the hooks around each call. A handler that drives its job itself finds them in its context."""
     if not around:
         return handler
     drive = handler.drive
@@ -108,7 +108,7 @@ def _hooked(handler: Handler, around: Around) -> Handler:
         return replace(handler, func=around.wrap(handler.func, is_async=handler.is_async))
 
     async def with_hooks(job: Job, arguments: dict[str, Any]) -> Outcome:
-        current.set(around)  # of this task's own context, which ends with the task
+        current.set(around)  # of this task's context, which ends with the task
         return await drive(job, arguments)
 
     return replace(handler, drive=with_hooks)

@@ -1,6 +1,6 @@
 """Traces from enqueue to run, through the row: the span that sends, and the names that both sides use.
 
-Whoever traces has imported OpenTelemetry; a process that has not is left alone, and so is one without the package. The
+Only a process that has imported OpenTelemetry is traced; without the package nothing happens. The
 context travels in the row's metadata as W3C `traceparent` and `tracestate`, so producers in any language can set it. The
 conventions for messaging are still in development: their names are here and nowhere else.
 """
@@ -57,12 +57,12 @@ def provider_named() -> bool:
 
 
 def traces() -> bool:
-    """Whether somebody may trace here."""
+    """Whether tracing may be in use here."""
     return imported() or provider_named()
 
 
 def tracer() -> "Tracer | None":
-    """The tracer, or None when nobody traces here."""
+    """The tracer, or None if tracing is not in use."""
     if not traces():
         return None
     try:
@@ -116,7 +116,7 @@ def received(headers: Mapping[str, str]) -> str | None:
 
 
 class Sending:
-    """The rows of one enqueue, and what becomes of them."""
+    """The rows of one enqueue, and their results."""
 
     def __init__(
         self, rows: Sequence[NewRow], span: Any = None, context: Mapping[str, str] | None = None
@@ -162,7 +162,7 @@ def sending(rows: Sequence[NewRow]) -> Iterator[Sending]:
 
 
 def _carrying(row: NewRow, context: Mapping[str, str]) -> NewRow:
-    """The row with the context in its metadata. What the user put there wins, and so does the limit: a job without a trace
+    """The row with the context in its metadata. The user's own keys win, and so does the limit: a job without a trace
     is better than none."""
     then = tuple(_carrying(follow_up, context) for follow_up in row.follow_ups)
     if then and len((specs(then) or "").encode()) <= FOLLOW_UP_BYTES:

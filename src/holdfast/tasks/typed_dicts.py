@@ -1,4 +1,4 @@
-"""`typing.TypedDict` below Python 3.12, which pydantic leaves to `typing_extensions`: here it reads a twin in its place."""
+"""`typing.TypedDict` below Python 3.12, which pydantic leaves to `typing_extensions`: pydantic reads a twin in its place."""
 
 import dataclasses
 import types
@@ -41,8 +41,8 @@ def _twin(one: Any) -> Any:
 
 
 def _reached(annotation: Any) -> Iterator[Any]:
-    """Typed dicts in an annotation, and in the fields of those and of dataclasses. One with parameters is not among them:
-    nothing says what they stand for."""
+    """Typed dicts in an annotation, and in the fields of those and of dataclasses. Generic ones are not among them:
+    their parameters cannot be resolved."""
     waiting, seen = [annotation], set[int]()
     while waiting:
         top = waiting.pop()

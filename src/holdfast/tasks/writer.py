@@ -32,7 +32,7 @@ from .newjob import NewJob
 T = TypeVar("T")
 _queue: Callable[[NewRow], str] = attrgetter("queue")
 _follow_ups: Callable[[NewRow], Sequence[NewRow]] = attrgetter("follow_ups")
-_KEYS = ("payload", "replace")  # what was asked for is there already, in another form
+_KEYS = ("payload", "replace")  # an equal job exists already, in another form
 
 
 class Writer:
@@ -45,14 +45,14 @@ class Writer:
         self._declared = declared
         self._known = {"inbox"}
         self._may_copy = True
-        self.check_guest: Callable[[object], None] | None = None  # refuses a connection that goes elsewhere
+        self.check_guest: Callable[[object], None] | None = None  # refuses a connection to another database
 
     @property
     def database(self) -> Database:
         return self._database()
 
     def forget(self) -> None:
-        """Another database was put under the app: what was known of queues is not true there."""
+        """The app uses another database now: what was known about queues does not apply there."""
         self._known, self._may_copy = {"inbox"}, True
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
@@ -73,8 +73,8 @@ class Writer:
 
     @contextlib.contextmanager
     def _or_by_function(self) -> Iterator[None]:
-        """What may be wrong with a COPY before it is committed, and need not be wrong with the function. Whatever else
-        happens is the caller's to know: its jobs may be there."""
+        """Errors of a COPY before its commit that the function may not have. Any other error
+        is the caller's to handle: its jobs may be there."""
         try:
             yield
         except Forbidden:
@@ -145,11 +145,11 @@ class Writer:
             enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
 
     def _knows(self, rows: Sequence[NewRow]) -> bool:
-        """Of one job: whether its queue exists, and nothing follows it."""
+        """For one job: whether its queue exists, and nothing follows it."""
         return len(rows) == 1 and not rows[0].follow_ups and rows[0].queue in self._known
 
     def ready(self, wanted: set[str]) -> None:
-        """These queues exist, as far as we may look; on our own embedded server a declared one is made."""
+        """These queues exist, as far as we may read them; on our own embedded server a declared one is made."""
         if missing := wanted - self._known:
             try:
                 for name, rules in self._missing(missing, self._database().run(jobs.queue_names)):
@@ -245,13 +245,13 @@ def queues_of(rows: Sequence[NewRow]) -> set[str]:
 
 
 def conflict_in(rows: Sequence[NewRow], answers: Sequence[Enqueued]) -> HoldfastError | None:
-    """The error to raise; None: all of them are written, or were before. What is wrong with a row itself comes first."""
+    """The error to raise; None: all of them are written, or were before. Errors of a row itself come first."""
     found = [(row, answer) for row, answer in zip(rows, answers, strict=True) if answer.conflict is not None]
     if not found:
         return None
     row, answer = min(found, key=lambda pair: pair[1].conflict in _KEYS)
     match answer.conflict:
-        case "queue":  # dropped since we last looked
+        case "queue":  # dropped since the last read
             return unknown_queue(row.queue, [])
         case "then_queue":
             return UnknownQueue(f"a queue of what is to follow this job of {row.task} does not exist")
@@ -309,7 +309,7 @@ def keyless(row: NewRow, *, follows: bool = False) -> InvalidOption:
 
 
 def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> list[str]:
-    """A worker that believed in another order than the queue has would break its app's promises.
+    """A worker that assumes another ordering than the queue has would break its app's promises.
 
     Returns what else differs: limits, which an operator may change at any time, so the database's values apply."""
     if declared is None or declared == QueueRules():

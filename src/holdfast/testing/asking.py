@@ -1,6 +1,6 @@
 """The session in which a kit asks about its database.
 
-A new session reads the catalog anew: for the view of all jobs that is ten times the work of the question, and a test that
+A new session reads the catalog again: for the view of all jobs that is ten times the work of the question, and a test that
 waits for a row asks again and again. So one session is kept, and left as a new one is found."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A look at the code of a workflow, for what no run of a test would show: who catches by what a run leaves memory."""
+"""Checks the code of a workflow for a defect that no test run would show: code that catches the signal to leave memory."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class SwallowsEviction(AssertionError):
-    """The code of a workflow would go on although the run has left memory."""
+    """The code of a workflow would continue although the run has left memory."""
 
 
 def check(name: str, fn: Callable[..., Any]) -> None:
@@ -30,7 +30,7 @@ def check(name: str, fn: Callable[..., Any]) -> None:
         what = "except" if handler.type is None else f"except {ast.unparse(handler.type)}"
         raise SwallowsEviction(
             f"{name}: {line}: `{what}` without `raise` catches Evicted and ContinueAsNew, by which a run leaves memory or "
-            "goes on as new. Catch Exception, or raise it again"
+            "continues as new. Catch Exception, or raise it again"
         )
 
 

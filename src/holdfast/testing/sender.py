@@ -1,4 +1,4 @@
-"""What the conformance suite sends with."""
+"""The sender of the conformance suite."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -8,7 +8,7 @@ from ..transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Tra
 
 
 class Sender:
-    """What a relay does: lanes, one connection, everything again that is not confirmed."""
+    """Behaves like a relay: lanes, one connection, and every unconfirmed message again."""
 
     def __init__(self, transport: Transport, timeout: float = 5.0) -> None:
         self.transport = transport

@@ -154,7 +154,7 @@ class WorkflowKit:
     async def histories(
         self, workflow: WorkflowType[..., Any], limit: int = 100
     ) -> AsyncIterator[Sequence[Entry]]:
-        """What runs of a workflow recorded, open or ended, the newest run first: `async for entries in
+        """The records of runs of a workflow, open or ended, the newest run first: `async for entries in
         kit.workflows.histories(checkout): ...`."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
@@ -196,7 +196,7 @@ class WorkflowKit:
             found = crashes.once(start(), points, boundary)
             if boundary in crashes.seen:
                 outcomes[boundary] = found
-            else:  # records that came together once may come one by one
+            else:  # records that came together once may come separately
                 boundaries.remove(boundary)
         return CrashReport(boundaries, outcomes, dict(crashes.repeats))
 

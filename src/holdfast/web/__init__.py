@@ -1,14 +1,14 @@
-"""The dashboard: a surface like the command line. What it shows and does is in holdfast.operate and the shapes.
+"""The dashboard: a surface like the command line. Its questions and acts are in holdfast.operate and the shapes.
 
 application  holdfast_web(): the ASGI app, to be run or mounted
 serve        `holdfast web`
 databases    several databases, and the switcher between them
 site         one database's dashboard: pages, acts
-identity     who asks
-attempts     how often one may be wrong about that
-guard        what every request passes: host, origin, headers
-calls        one request; `needs` decides who comes in
-acting       an act, from its preview to what it did
+identity     the person or program that asks
+attempts     how many wrong sign-ins are allowed
+guard        the checks of every request: host, origin, headers
+calls        one request; `needs` decides about access
+acting       an act, from its preview to its result
 acts         acts on the engine's own things
 views        pages of the engine, a file each
 findings     what the doctor says, with buttons
@@ -18,14 +18,14 @@ shown        values as people read them
 plain        values as programs read them
 charts       pictures of numbers
 drawing      templates
-users        a file of names, and who signed in by it
-signing_in   the pages of that
+users        a file of names, and the sessions of those who signed in by it
+signing_in   the pages of sign-in
 assets       style sheet and script
 finder       where a word or an id leads
 live         numbers that change while somebody looks
 openapi      the description of the JSON API
 reading      the database, read-only
-snapshots    one look for everybody
+snapshots    one query for all viewers
 """
 
 from holdfast.distribution import install

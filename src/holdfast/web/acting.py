@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.search import check_texts
-from holdfast.pages import WHY, Act, Given, Offer, Preview, Said
+from holdfast.pages import WHY, Act, ActResult, Given, Offer, Preview
 from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
@@ -23,7 +23,7 @@ from holdfast.web.seals import Shown
 from holdfast.web.site import Site
 
 SAID = "holdfast_said"
-MANY = 100  # more than that: the number is typed
+MANY = 100  # more than that: the number must be typed
 _YES_OR_NO = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -31,7 +31,7 @@ _YES_OR_NO = {
 
 
 def _check_names(act: Act, given: Mapping[str, str]) -> None:
-    """What the act does not know is refused, and what names nothing, so that a slip is no other act."""
+    """Unknown fields of an act are refused, and so are names of nothing, so that a slip does not become another act."""
     check_texts(dict(given))
     known = {field.name: field for field in act.fields}
     if unknown := sorted(set(given) - set(known)):
@@ -63,8 +63,8 @@ async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | N
     return await site.operator(call.actor).arun(act.preview(given))
 
 
-async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
-    """Whoever looks next sees what it did. Why it was done is in the audit, as on the command line."""
+async def do(site: Site, call: Call, act: Act, given: Given) -> ActResult:
+    """The next view shows the result. The reason is in the audit, as on the command line."""
     await site.learn_masked()
     try:
         return await site.operator(call.actor.because(given.get(WHY))).arun(act.do(given))
@@ -76,7 +76,7 @@ async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
 
 
 def _chosen(act: Act, given: Given) -> dict[str, str]:
-    """What it is about, without what the form asks beside the preview."""
+    """The subject of the act, without the fields that the form asks for beside the preview."""
     asked = {field.name for field in act.fields if field.label and not field.shown}
     return {name: value for name, value in given.items() if name not in asked and value}
 
@@ -105,7 +105,7 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
 async def _show(
     site: Site, call: Call, act: Act, given: dict[str, str], back: str, refused: str = ""
 ) -> Response:
-    """`refused`: why it was not done when it was confirmed. What was typed is still there."""
+    """`refused`: why it was not done when it was confirmed. The typed values are kept."""
     found, trouble = None, ""
     missing = any(field.shown and field.required and field.name not in given for field in act.fields)
     try:
@@ -177,8 +177,8 @@ async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     return call.kept(response)
 
 
-def _left(act: Act, back: str, said: Said) -> str:
-    """Where somebody goes on. The page of a thing that is deleted is gone with it: then it is the list that had it."""
+def _left(act: Act, back: str, said: ActResult) -> str:
+    """Where to continue. The page of a deleted item is gone too: then it is the list that had it."""
     path, _, _ = back.partition("?")
     if act.deletes and "/" in path:
         return said.page or path.partition("/")[0]
@@ -186,7 +186,7 @@ def _left(act: Act, back: str, said: Said) -> str:
 
 
 async def _check_confirmed(site: Site, call: Call, act: Act, given: Given, seal: str, typed: str) -> None:
-    """What is confirmed is what was shown, no more, and once."""
+    """The confirmed act is exactly the one that was shown, once."""
     shown = site.seals.read(seal, act.name, call.who.name, _chosen(act, given))
     if shown is None:
         raise Refusal(
@@ -227,22 +227,22 @@ def _same(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notice:
     """What an act did, for the page after it."""
 
     sentence: str
     undo: Offer | None = None
 
 
-def _packed(site: Site, said: Said) -> str:
+def _packed(site: Site, said: ActResult) -> str:
     undo = None if said.undo is None else [said.undo.act, dict(said.undo.given), said.undo.label]
     told = json.dumps([said.sentence[:600], undo], ensure_ascii=False)  # a browser keeps 4 KiB
     text = base64.urlsafe_b64encode(told.encode()).decode()
     return f"{text}.{site.csrf.sign('said', text)}"
 
 
-def said_before(site: Site, request: Request) -> Told | None:
-    """What the act before this page did. Only we can have said it."""
+def said_before(site: Site, request: Request) -> Notice | None:
+    """The result of the act before this page. Only the server can have made it."""
     text, _, mark = request.cookies.get(SAID, "").partition(".")
     if not text or not _same(mark, site.csrf.sign("said", text)):
         return None
@@ -250,7 +250,7 @@ def said_before(site: Site, request: Request) -> Told | None:
         sentence, undo = json.loads(base64.urlsafe_b64decode(text))
     except ValueError:  # by another release, which had the same secret
         return None
-    return Told(sentence, None if undo is None else Offer(*undo))
+    return Notice(sentence, None if undo is None else Offer(*undo))
 
 
 # Programs -----------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ async def act_by_api(site: Site, call: Call, act: Act) -> Response:
 
 
 def _dry_run(call: Call) -> bool:
-    """Whoever wants to look alone must not act by a slip in how it is said."""
+    """A request for a preview must not become an act by a slip in its spelling."""
     query = call.request.query_params.multi_items()
     if unknown := [name for name, _ in query if name != "dry_run"]:
         raise ConfigurationError(f"an act does not know the parameter {unknown[0][:40]!r} (known: dry_run)")

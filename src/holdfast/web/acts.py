@@ -18,7 +18,7 @@ from holdfast.operate.patch import patch_verb
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
-from holdfast.pages import Act, Field, Given, Link, Offer, Preview, Problem, Row, Said, Table
+from holdfast.pages import Act, ActResult, Field, Given, Link, Offer, Preview, Problem, Row, Table
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
 from holdfast.web.filters import (
@@ -37,7 +37,7 @@ from holdfast.web.shown import number
 from holdfast.web.undoing import undo_of, undo_of_named
 from holdfast.web.views.drawn import job_state, state_word
 
-_MANY = 1000  # jobs that are named one by one, or done while the browser waits
+_MANY = 1000  # jobs that are named singly, or changed while the browser waits
 
 
 # Jobs ---------------------------------------------------------------------------------------------------------------
@@ -79,13 +79,13 @@ def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) 
     return Preview(said, count.count, count.capped, warnings, sample)
 
 
-def _said(done: Done, what: str, undo: Offer | None = None) -> Said:
+def _said(done: Done, what: str, undo: Offer | None = None) -> ActResult:
     left = [f"{n:,} left alone: {why.text}" for why, n in done.left.items()]
     results = ", ".join(f"{n:,} {how.replace('_', ' ')}" for how, n in done.results.items())
     how = f" ({results})" if len(done.results) > 1 else ""
     sentence = f"{several(done.count, 'job')} {what}{how}." if done.count else "Nothing was changed."
     data = {"count": done.count, "results": done.results, "audit": done.audit}
-    return Said(" ".join([sentence, *left]), data, undo=undo)
+    return ActResult(" ".join([sentence, *left]), data, undo=undo)
 
 
 def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Preview]:
@@ -96,7 +96,7 @@ def _preview_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> P
     return _previewed(found, what)
 
 
-def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
+def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[ActResult]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
     else:
@@ -110,11 +110,11 @@ def _do_jobs(verb: Verb, what: str, given: Given, masked_of: Declared) -> Proced
     return _said(done, what, (yield from undo_of_named(done.audit)) if ended else None)
 
 
-def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Said]:
+def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[ActResult]:
     """It outlives the browser, and can be watched and stopped."""
     begun = yield from Operator.begin_operation.procedure(verb, wanted)
     sentence = f"{number(begun.total)} jobs: workers do it now, also when this page is closed."
-    return Said(sentence, begun, f"operations/{begun.id}")
+    return ActResult(sentence, begun, f"operations/{begun.id}")
 
 
 def _job_words(verb: str, given: Given, *more: str) -> list[str]:
@@ -176,7 +176,7 @@ def _warnings(found: preview.Preview) -> Procedure[list[str]]:
     return said
 
 
-def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[Said]:
+def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[ActResult]:
     _check_dead(given)
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
@@ -263,7 +263,7 @@ def _preview_patch(given: Given, known: Known, masked_of: Declared) -> Procedure
 
 
 def dead_acts(masked_of: Declared, known: Known) -> tuple[Act, ...]:
-    def discard(given: Given) -> Procedure[Said]:
+    def discard(given: Given) -> Procedure[ActResult]:
         return _do_dead(DISCARD_DEAD, "discarded", given, masked_of)
 
     def preview_discard(given: Given) -> Procedure[Preview]:

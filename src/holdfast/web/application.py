@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.search import check_texts
-from holdfast.pages import Act, Asked, Page, Pages, View
+from holdfast.pages import Act, Page, PageRequest, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
 from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
@@ -299,7 +299,9 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
     return await site.look(
-        page.load(Asked(dict(call.request.path_params), query, site.app.tasks, call.who.name, call.who.role))
+        page.load(
+            PageRequest(dict(call.request.path_params), query, site.app.tasks, call.who.name, call.who.role)
+        )
     )
 
 
@@ -333,7 +335,7 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
 
 
 async def _badges(site: Site) -> dict[str, tuple[str, str]]:
-    """By page: a number and its colour, only where something is wrong. From the looks that all share; a page does not wait
+    """By page: a number and its colour, only if something is wrong. From the shared snapshots; a page does not wait
     for them, and is there without them."""
     found: dict[str, tuple[str, str]] = {}
     seen = await numbers_soon(site, PATIENCE)

@@ -1,4 +1,4 @@
-"""How often somebody may be wrong about who he is. What is right from another address comes in meanwhile."""
+"""Limits wrong sign-ins. Correct ones from other addresses are accepted meanwhile."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Attempts:
         self._all = (0.0, 0)
 
     def wait(self, request: Request) -> float:
-        """Seconds until a token of this address is looked at again; 0: now."""
+        """Seconds until a token of this address is checked again; 0: now."""
         now = self._now()
         since, count = self._wrong.get(_address(request), (0.0, 0))
         most = 1 if self._all[1] >= ALL and now - self._all[0] < MINUTE else EACH
@@ -53,5 +53,5 @@ def _address(request: Request) -> str:
 
 
 def brings_token(request: Request) -> bool:
-    """Other kinds may be for a proxy in between, and say nothing about who is known here."""
+    """Other kinds may be for a proxy in between, and prove nothing about the users of this dashboard."""
     return request.headers.get("authorization", "").lower().startswith("bearer ")

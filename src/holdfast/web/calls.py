@@ -1,4 +1,4 @@
-"""One request: who asks, what it may do, and how errors are said. Every route passes `needs`."""
+"""One request: its identity, its rights, and how errors are reported. Every route passes `needs`."""
 
 import difflib
 import functools
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def actor(self) -> Actor:
-        """Who acts, for the audit."""
+        """The actor, for the audit."""
         client = client_of(self.request)
         address = client if client is not None and is_address(client) else None
         return Actor(self.who.name, "api" if self.is_api else "web", address=address)
@@ -87,7 +87,7 @@ class Call:
         return Response(written(seen), status, media_type="application/json")
 
     def tagged(self, body: bytes) -> Response:
-        """JSON for a program that asks again and again: it gets an empty 304 while what it has is what there is."""
+        """JSON for a program that polls: it gets an empty 304 while its copy is current."""
         tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
         known = [word.strip() for word in self.request.headers.get("if-none-match", "").split(",")]
         if tag in known or "*" in known:
@@ -109,11 +109,12 @@ class Call:
         return found
 
     async def form(self) -> dict[str, str]:
-        """What was sent, once it is known that a page of ours sent it."""
+        """The submitted form, once it is known that a page of this dashboard sent it."""
         given = await fields_sent(self.request)
         if not self.site.csrf.fits(self.request, self.who.name, given.pop("csrf", "")):
             raise Refusal(
-                HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
+                HTTPStatus.FORBIDDEN,
+                "this form is not from this dashboard, or is too old. Open the page again",
             )
         return given
 
@@ -197,7 +198,7 @@ Endpoint = Callable[[Call], Awaitable[Response]]
 
 
 def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Awaitable[Response]]]:
-    """The one place that decides who comes in. What changes something needs more than to look, and comes from us."""
+    """The one place that decides about access. A change needs a higher role, and a request from one of our pages."""
 
     def decorate(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         @functools.wraps(endpoint)
@@ -224,7 +225,7 @@ def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Aw
 
 
 async def known(site: Site, request: Request) -> Identity:
-    """Who asks. Whoever was wrong too often is not looked at for a while."""
+    """The identity of the request. After too many wrong ones an address is not checked for a while."""
     if brings_token(request):
         check_attempts(site, request)
     who = await site.identity(request)
@@ -242,7 +243,7 @@ def check_attempts(site: Site, request: Request, what: str = "tokens") -> None:
 
 
 def check_searches(call: Call, names: Sequence[str], query: Mapping[str, str]) -> None:
-    """Whoever learns which errors hold a word reads them, word by word."""
+    """If a viewer could learn which errors contain a word, they could read them, word by word."""
     asked = [name for name in names if query.get(name, "").strip()]
     if asked and not call.who.may("operator"):
         said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"

@@ -93,7 +93,7 @@ def sign_in_address(top: str, request: Request) -> str:
 
 
 def _same_view(site: "Site", other: "Site", request: Request) -> str:
-    """The list that is looked at, with its filter. What one database alone has becomes its list."""
+    """The current list, with its filter. A list that one database alone has becomes its list."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
     here = f"{top_prefix(site, request)}/d/{other.name}"
     if path in other.pages:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from holdfast import pages
 from holdfast.model.masking import masked, masked_text
 from holdfast.model.text import command
+from holdfast.operate import wording
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart, counted_chart
@@ -66,7 +67,7 @@ def error_text(text: str | None, role: Role, names: Collection[str] = ()) -> str
 
 
 def quoting(sentence: str, role: Role, names: Collection[str] = ()) -> str:
-    """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
+    """A sentence of Holdfast's that may quote an error behind a colon: a viewer gets the part before it."""
     return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST, names))
 
 
@@ -78,7 +79,7 @@ def said_text(said: str | pages.Problem, role: Role, names: Collection[str] = ()
 
 
 def plain_text(value: object) -> str:
-    """What is for everybody, but for the secrets in it."""
+    """Text for all roles, except for the secrets in it."""
     return shown.cut(masked_text(str(value), shown.MOST))
 
 
@@ -121,7 +122,7 @@ def environment() -> Environment:
         span=shown.span,
         clock=shown.clock,
         exact=shown.exact_time,
-        size=shown.size,
+        size=wording.size,
         one_line=shown.one_line,
         glyph=lambda state: _GLYPHS.get(state.word, state.tone or "due"),
     )

@@ -7,7 +7,7 @@ from holdfast.model.state import COMPLETED
 from holdfast.operate.edit import Changes, Known, masked_of
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Field, Given, Preview, Said
+from holdfast.pages import Act, ActResult, Field, Given, Preview
 from holdfast.web.filters import job_id, text, whole_number
 
 _FIELDS = (
@@ -52,10 +52,10 @@ def _preview_copy(known: Known, given: Given) -> Procedure[Preview]:
     return Preview(said, warnings=warnings)
 
 
-def _copy(known: Known, given: Given) -> Procedure[Said]:
+def _copy(known: Known, given: Given) -> Procedure[ActResult]:
     done = yield from Operator.copy_job.procedure(job_id(given["id"]), _changes(given), known)
     data = {"id": done.id, "copied_from": done.copied_from, "changed": sorted(done.changed)}
-    return Said(f"This is the copy of job {done.copied_from}.", data, f"jobs/{done.id}")
+    return ActResult(f"This is the copy of job {done.copied_from}.", data, f"jobs/{done.id}")
 
 
 _REVEALED = (
@@ -65,11 +65,11 @@ _REVEALED = (
 )
 
 
-def _reveal(given: Given) -> Procedure[Said]:
+def _reveal(given: Given) -> Procedure[ActResult]:
     wanted = job_id(given["id"])
     value = yield from Operator.reveal_field.procedure(wanted, given["field"], given["reason"])
     data = {"id": wanted, "field": given["field"]}
-    return Said(f"{given['field']} of job {wanted}.", data, f"jobs/{wanted}", secret=value)
+    return ActResult(f"{given['field']} of job {wanted}.", data, f"jobs/{wanted}", secret=value)
 
 
 REVEAL = Act(
@@ -82,12 +82,12 @@ REVEAL = Act(
 )
 
 
-def _edit(known: Known, given: Given) -> Procedure[Said]:
+def _edit(known: Known, given: Given) -> Procedure[ActResult]:
     wanted = job_id(given["id"])
     done = yield from Operator.edit_job.procedure(wanted, _changes(given), known)
     secrets = masked_of(done.task, known)
     sides = {"before": masked(done.before, names=secrets), "after": masked(done.after, names=secrets)}
-    return Said(f"Changed: {', '.join(done.after)}.", sides, f"jobs/{wanted}")
+    return ActResult(f"Changed: {', '.join(done.after)}.", sides, f"jobs/{wanted}")
 
 
 def _changes(given: Given) -> Changes:

@@ -12,7 +12,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
-from holdfast.pages import Act, Field, Given, Link, Preview, Row, Said, Table
+from holdfast.pages import Act, ActResult, Field, Given, Link, Preview, Row, Table
 from holdfast.tasks.checks import queue_name
 from holdfast.tasks.queueing import queue_rules
 from holdfast.web.filters import means_all, text, words_of
@@ -21,16 +21,16 @@ from holdfast.web.undoing import undo_of
 from holdfast.web.views.operations import operation_id
 
 
-def _pause_queue(given: Given) -> Procedure[Said]:
+def _pause_queue(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.pause_queue.procedure(given["queue"])
     state = "is paused" if done.changed else "was paused already"
     said = f"Queue {done.queue} {state}. What runs already finishes."
-    return Said(said, done, f"queues/{done.queue}", undo=undo_of(done.audit))
+    return ActResult(said, done, f"queues/{done.queue}", undo=undo_of(done.audit))
 
 
-def _resume_queue(given: Given) -> Procedure[Said]:
+def _resume_queue(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.resume_queue.procedure(given["queue"])
-    return Said(
+    return ActResult(
         f"Queue {done.queue} {'is resumed' if done.changed else 'was not paused'}.",
         done,
         f"queues/{done.queue}",
@@ -68,10 +68,10 @@ def _preview_set(given: Given) -> Procedure[Preview]:
     )
 
 
-def _set_queue(given: Given) -> Procedure[Said]:
+def _set_queue(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.set_queue.procedure(given["queue"], limits=_wanted(given))
     said = "; ".join(f"{rule} was {was}, is {now}" for rule, (was, now) in done.changes.items())
-    return Said(f"Queue {done.name}: {said or 'nothing differs'}.", done, f"queues/{done.name}")
+    return ActResult(f"Queue {done.name}: {said or 'nothing differs'}.", done, f"queues/{done.name}")
 
 
 def _rules(given: Given) -> QueueRules:
@@ -93,10 +93,10 @@ def _preview_create(given: Given) -> Procedure[Preview]:
     return Preview(f"Queue {given['queue']} would be made, {said or 'with the plain rules'}.")
 
 
-def _create_queue(given: Given) -> Procedure[Said]:
+def _create_queue(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.create_queue.procedure(given["queue"], rules=_rules(given))
     state = "is made" if done.created else "was there already"
-    return Said(f"Queue {done.name} {state}.", done, f"queues/{done.name}")
+    return ActResult(f"Queue {done.name} {state}.", done, f"queues/{done.name}")
 
 
 def _create_words(given: Given) -> list[str]:
@@ -107,17 +107,19 @@ def _create_words(given: Given) -> list[str]:
     return [*found, "--fair"] if given.get("fair") == "yes" else found
 
 
-def _pause_task(given: Given) -> Procedure[Said]:
+def _pause_task(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.pause_task.procedure(given["task"])
     said = f"Task {done.task} is paused. {several(done.moved, 'job')} set aside."
-    return Said(said, done, "limits", undo=undo_of(done.audit))
+    return ActResult(said, done, "limits", undo=undo_of(done.audit))
 
 
-def _resume_task(given: Given) -> Procedure[Said]:
+def _resume_task(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.resume_task.procedure(given["task"])
     closed = " Its breaker is closed." if done.breaker_closed else ""
     state = "is resumed" if done.changed else "was not paused"
-    return Said(f"Task {done.task} {state}.{closed} {several(done.moved, 'job')} put back.", done, "limits")
+    return ActResult(
+        f"Task {done.task} {state}.{closed} {several(done.moved, 'job')} put back.", done, "limits"
+    )
 
 
 def _released(given: Given, *, dry_run: bool) -> Procedure[Released]:
@@ -136,21 +138,25 @@ def _preview_release(given: Given) -> Procedure[Preview]:
     found = yield from _released(given, dry_run=True)
     jobs = ", ".join(str(target.job_id) for target in found.targets[:5])
     if not means_all(given):
-        return Preview(f"Key {given['key']} of queue {given['queue']} would go on. In its way: job {jobs}.")
+        return Preview(
+            f"Key {given['key']} of queue {given['queue']} would be released. It is blocked by job {jobs}."
+        )
     if not found.count:
         return Preview(f"No key of queue {given['queue']} is blocked or parked.", 0)
     rows = [Row((target.key, Link(str(target.job_id), f"jobs/{target.job_id}"))) for target in found.targets]
     sample = Table(("Key~", "Blocking job"), rows, "Which", "some of them")
     return Preview(
-        f"{several(found.count, 'key')} of queue {given['queue']} would go on.", found.count, sample=sample
+        f"{several(found.count, 'key')} of queue {given['queue']} would be released.",
+        found.count,
+        sample=sample,
     )
 
 
-def _release(given: Given) -> Procedure[Said]:
+def _release(given: Given) -> Procedure[ActResult]:
     done = yield from _released(given, dry_run=False)
     how = ", ".join(f"{n:,} {how}" for how, n in done.results.items()) or "nothing to release"
     which = "All keys" if means_all(given) else f"Key {given['key']}"
-    return Said(f"{which} of queue {given['queue']}: {how}.", done, f"keys/{given['queue']}")
+    return ActResult(f"{which} of queue {given['queue']}: {how}.", done, f"keys/{given['queue']}")
 
 
 def _hold_options(given: Given) -> dict[str, Any]:
@@ -177,9 +183,9 @@ def _preview_hold(given: Given) -> Procedure[Preview]:
     return Preview(said, warnings=warnings)
 
 
-def _hold(given: Given) -> Procedure[Said]:
+def _hold(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.hold_keys.procedure(given["queue"], [given["key"]], **_hold_options(given))
-    return Said(f"Key {given['key']} of queue {given['queue']} is held.", done, f"keys/{given['queue']}")
+    return ActResult(f"Key {given['key']} of queue {given['queue']} is held.", done, f"keys/{given['queue']}")
 
 
 def _hold_words(given: Given) -> list[str]:
@@ -190,9 +196,9 @@ def _hold_words(given: Given) -> list[str]:
     return ["keys", "hold", *span, *reason, *trial, *dashes, given["queue"], given["key"]]
 
 
-def _lift(given: Given) -> Procedure[Said]:
+def _lift(given: Given) -> Procedure[ActResult]:
     yield from Operator.lift_keys.procedure(given["queue"], [given["key"]])
-    return Said(
+    return ActResult(
         f"Key {given['key']} of queue {given['queue']} is held no more.", None, f"keys/{given['queue']}"
     )
 
@@ -210,15 +216,17 @@ def _preview_drain(given: Given) -> Procedure[Preview]:
     return Preview(said, len(found.asked))
 
 
-def _drain(given: Given) -> Procedure[Said]:
+def _drain(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.drain_workers.procedure(**_drained(given))
-    return Said(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
+    return ActResult(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
 
 
-def _stop_operation(given: Given) -> Procedure[Said]:
+def _stop_operation(given: Given) -> Procedure[ActResult]:
     found, stopped = yield from Operator.stop_operation.procedure(operation_id(given["id"]))
     state = "is stopped" if stopped else f"had ended: it is {found.state}"
-    return Said(f"The operation {state}. {found.done:,} jobs were changed.", found, f"operations/{found.id}")
+    return ActResult(
+        f"The operation {state}. {found.done:,} jobs were changed.", found, f"operations/{found.id}"
+    )
 
 
 def _release_words(given: Given) -> list[str]:

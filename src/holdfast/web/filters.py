@@ -55,12 +55,12 @@ def job_filter(given: Given, masked_of: Declared) -> JobFilter:
 
 
 def _as_shown(error: str | None, task: str | None, masked_of: Declared) -> tuple[str, ...] | None:
-    """Errors are searched as they are shown. Who could search what is masked would learn it letter by letter."""
+    """Errors are searched as they are shown. Searching masked text would reveal it letter by letter."""
     return None if error is None else tuple(masked_of(task or ""))
 
 
 def _check_unmasked(said: str, masked: Collection[str]) -> None:
-    """Whoever learns which jobs have a value has read it."""
+    """Learning which jobs have a value is reading it."""
     path, value = read_field(said)
     for name in path:
         if is_secret_name(name) or name in masked:
@@ -85,7 +85,7 @@ def dead_filter(given: Given, masked_of: Declared) -> DeadFilter:
 
 
 def words_of(given: Given) -> list[str]:
-    """The ids that are given one by one. To name none of them is a slip: it must not come to mean all."""
+    """The ids that are given singly. An empty list is a slip: it must not come to mean all."""
     said = given.get("ids", "")
     found = said.replace(",", " ").split()
     if said and not found:
@@ -94,7 +94,7 @@ def words_of(given: Given) -> list[str]:
 
 
 def means_all(given: Given) -> bool:
-    """Whether everything is meant, and said so plainly."""
+    """Whether all are meant, explicitly."""
     said = given.get("all", "")
     if said not in ("", "1", "true"):
         raise ConfigurationError(f"all takes 1 or true, not {said[:40]!r}. Leave it out to say which")
@@ -104,7 +104,7 @@ def means_all(given: Given) -> bool:
 
 
 def ids_of(given: Given) -> list[UUID]:
-    """The jobs that are named one by one."""
+    """The jobs that are named singly."""
     return [job_id(word) for word in words_of(given)]
 
 

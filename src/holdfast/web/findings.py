@@ -1,4 +1,4 @@
-"""Findings of the doctor as a page shows them: a sentence, and what to do as buttons of ours, links, or commands to copy."""
+"""Findings of the doctor on a page: a sentence, and the fix as buttons, links, or commands to copy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

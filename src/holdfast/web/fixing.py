@@ -1,4 +1,4 @@
-"""What the doctor fixes: what it would do is shown first, and it is done with a reason."""
+"""Fixes of the doctor: the effect is shown first, and each is done with a reason."""
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.advice import Advice
@@ -6,7 +6,7 @@ from holdfast.operate.doctor.run import FIXES
 from holdfast.operate.doctor.thresholds import read_limits
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Field, Given, Preview, Said
+from holdfast.pages import Act, ActResult, Field, Given, Preview
 
 # What each does, and what it locks meanwhile.
 _DOES = {
@@ -39,10 +39,10 @@ def _is(name: str, advice: Advice) -> bool:
     return said == name or said.partition(":")[0] == name
 
 
-def _fix(given: Given) -> Procedure[Said]:
+def _fix(given: Given) -> Procedure[ActResult]:
     limits = read_limits(given.get("limits", "").split())
     found = yield from Operator.fix.procedure(given["fix"], limits=limits)
-    return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
+    return ActResult(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
 
 
 def _words(given: Given) -> list[str]:

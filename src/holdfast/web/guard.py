@@ -74,7 +74,7 @@ def host_of(header: str) -> str:
 
 
 def comes_from_us(request: Request) -> bool:
-    """Whether a browser sent this from a page of ours. A program, which sends neither header, has to bring a token."""
+    """Whether a browser sent this from a page of the dashboard. A program sends neither header: it needs a token."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
@@ -87,7 +87,7 @@ def comes_from_us(request: Request) -> bool:
 
 
 class Csrf:
-    """A form carries a mark that only a page of ours, made for this person and this browser, can hold."""
+    """A form has a mark that only a page of the dashboard, made for this person and this browser, can contain."""
 
     def __init__(self, secret: bytes, cookie: str = CSRF) -> None:
         self._secret = secret

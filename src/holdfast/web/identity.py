@@ -1,4 +1,4 @@
-"""Who asks: an Identity with a name and a role, found by a function of yours or by one of these.
+"""Identities: a name and a role, found by a function of yours or by one of these.
 
 `authorize` is given the request and returns an Identity, or None: not known. It may be async. BearerTokens, ProxyHeader and
 OneTimeUrl are such functions, and first_of() asks several.
@@ -26,7 +26,7 @@ _HASHED = "sha256:"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. The name is the actor in the audit."""
+    """The identity of a request. The name is the actor in the audit."""
 
     name: str
     role: Role = "viewer"
@@ -119,7 +119,7 @@ CLIENT = "holdfast.client"  # in the scope of a request: the address that it cam
 
 
 class Proxies:
-    """Those of these addresses and networks are believed about who is behind them."""
+    """Proxies at these addresses and networks are trusted to name the client behind them."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         try:
@@ -138,7 +138,7 @@ class Proxies:
         return any(one in network for one in (address, mapped) if one is not None for network in self._from)
 
     def client_of(self, request: Request) -> str | None:
-        """The nearest address that is not a proxy of ours. What stands before it in the header anybody can have written."""
+        """The nearest address that is not a trusted proxy. Anybody can have written the part of the header before it."""
         here = None if request.client is None else request.client.host
         said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
         while here is not None and said and self.trusts(here):
@@ -171,7 +171,7 @@ class ProxyHeader:
     ) -> None:
         if not addresses:
             raise ConfigurationError(
-                "ProxyHeader needs the addresses of the proxy: whoever reaches this port could write the header"
+                "ProxyHeader needs the addresses of the proxy: anybody who reaches this port could set the header"
             )
         self._proxies = Proxies(addresses)
         self._header = header

@@ -1,7 +1,7 @@
 """The life of a job as one line: when it was made, each claim that failed or runs, how it ended, and what comes next.
 
-How long each stretch is drawn goes by the logarithm of its time, so that a backoff of an hour leaves room for the second
-before it; the time itself is written below. What is kept of a failed attempt is when it ended, so an attempt is a mark.
+The drawn length of each stretch is the logarithm of its time, so that a backoff of an hour leaves room for the second
+before it; the time itself is written below. Only the end of a failed attempt is stored, so an attempt is a mark.
 """
 
 import itertools
@@ -76,7 +76,7 @@ def _before_first(report: JobReport) -> str:
 
 
 def _waits(report: JobReport) -> str:
-    """What a job that is in its queue waits for."""
+    """What a waiting job waits for."""
     job = report.job
     if job.state == state.SCHEDULED:
         return "backs off" if job.attempts else "not due yet"

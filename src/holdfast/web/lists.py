@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 JOBS = "jobs"  # the topic of a stream
-EVERY = 3.0  # seconds between two looks at a list, which all who look at the same one share
+EVERY = 3.0  # seconds between two queries of a list, shared by all its viewers
 Lines = Mapping[UUID, tuple[str, int]]  # state and attempts of each
 
 
@@ -26,7 +26,7 @@ def watched_list(call: Call, query: Mapping[str, str]) -> "ListWatch":
 
 
 class ListWatch:
-    """What one page of a list was, for one who looks at it."""
+    """One page of a list, as one viewer got it."""
 
     def __init__(self, wanted: JobFilter, name: str) -> None:
         self._wanted = wanted

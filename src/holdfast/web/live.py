@@ -1,4 +1,4 @@
-"""Numbers that change in place while somebody looks: one stream for each tab, one look a second for all of them."""
+"""Numbers that change in place: one stream for each tab, one query a second for all of them."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._site.streams[self._who] -= 1
-            self._site.streams += Counter()  # without those who have none
+            self._site.streams += Counter()  # without those that have none
 
 
 def _job_of(topic: str) -> str:
@@ -104,7 +104,7 @@ async def _frames(
     sent: dict[str, str] = {}
     quiet = 0.0
     ends = time.monotonic() + LASTS
-    while time.monotonic() < ends:  # a browser asks again then, and is looked at again
+    while time.monotonic() < ends:  # a browser reconnects then, and is checked again
         try:
             values = await values_of(site, [topic for topic in topics if topic != JOBS])
             if listed is not None:

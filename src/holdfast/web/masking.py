@@ -1,4 +1,4 @@
-"""What a role is shown of a value: secrets of nobody's (model/masking.py), content and errors by the role.
+"""The visible part of a value for a role: secrets are for nobody (model/masking.py), content and errors depend on the role.
 
 It is done once, on the server, before a template, a JSON answer or a stream sees the value.
 """
@@ -16,7 +16,7 @@ _CONTENT = frozenset((
     "payload", "result", "metadata", "data", "headers", "follow_ups", "shown", "input", "arguments",
     "selection", "options", "request_headers", "response_headers", "response_body",
 ))  # fmt: skip
-_CHANGES = frozenset(("before", "after"))  # what was and what is; as text they are where a list goes on
+_CHANGES = frozenset(("before", "after"))  # old and new values; as text they appear where a list continues
 _ERRORS = frozenset((
     "last_error", "error", "message", "trace", "note", "problem", "hold_reason", "cancel_reason", "reason",
     "detail", "disabled_reason", "breaker_error", "fault", "text",
@@ -66,7 +66,7 @@ def class_of_error(text: str | None) -> str | None:
 
 
 def before_quote(sentence: str) -> str:
-    """What a sentence says before it quotes."""
+    """The part of a sentence before it quotes."""
     head, colon, _ = sentence.partition(": ")
     return f"{masked_text(head)}." if colon else masked_text(sentence)
 
@@ -126,7 +126,7 @@ def _field(name: str, item: Any, role: Role, names: _Names, *, is_content: bool)
         return before_quote(item)
     if role == "viewer" and name == "details" and isinstance(item, list):
         return [before_quote(line) if isinstance(line, str) else for_role(line, role) for line in item]
-    is_answer = isinstance(item, bool) and not is_content  # `is_secret` of ours, not `otp` of somebody
+    is_answer = isinstance(item, bool) and not is_content  # `is_secret` of Holdfast's, not a user's `otp`
     if is_secret and item not in ("", [], {}) and not is_answer:
         return MASK
     item = within_text(item, names.here) if is_content and isinstance(item, str) else item

@@ -30,7 +30,7 @@ def key_of(call: Call) -> str | None:
         return None
     key = given[0].strip()
     if len(given) > 1 or not 1 <= len(key) <= _LONGEST:
-        raise ConfigurationError(f"Idempotency-Key is said once, with 1 to {_LONGEST} characters")
+        raise ConfigurationError(f"Idempotency-Key must be given once, with 1 to {_LONGEST} characters")
     check_texts({"Idempotency-Key": key})
     return key
 
@@ -62,7 +62,7 @@ def _again(known: store.Request | None, digest: str) -> Response:
     if known is None or (known.digest == digest and known.said is None):
         raise Refusal(
             HTTPStatus.CONFLICT,
-            "a request with this Idempotency-Key is under way, or was cut off. The audit says what was done",
+            "a request with this Idempotency-Key is in progress, or was cut off. The audit shows what was done",
         )
     if known.digest != digest:
         raise Refusal(

@@ -58,7 +58,11 @@ def _page(page: Page) -> dict[str, Any]:
         "summary": page.about or page.title,
         "operationId": f"get_{re.sub('[^a-z]+', '_', page.path or 'overview').strip('_')}",
         "parameters": parameters,
-        "responses": {"200": ok, "304": {"description": "If-None-Match names what there is"}, **_REFUSED},
+        "responses": {
+            "200": ok,
+            "304": {"description": "If-None-Match names the current version"},
+            **_REFUSED,
+        },
     }
 
 
@@ -99,7 +103,7 @@ _KEY = {
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
 }
 
-# A program may say it in the types of JSON. None is what is not given.
+# A program may use the types of JSON. None is an omitted value.
 _SOME: dict[str, dict[str, Any]] = {
     "ids": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]},
     "all": {"type": ["boolean", "string", "integer", "null"]},
@@ -114,7 +118,7 @@ def _field(field: Field) -> dict[str, Any]:
 
 
 def takes(field: Field, value: object) -> bool:
-    """Whether a value is of the form that is described. What it means is for the act to say."""
+    """Whether a value has the described form. Its meaning is checked by the act."""
     if field.kind == "json" or value is None:
         return True
     if field.name == "ids" and isinstance(value, list):
@@ -141,7 +145,7 @@ _PROBLEM_SCHEMA = {
 _PAGE_SCHEMA = {
     "type": "object",
     "properties": {
-        "data": {"description": "What the page shows. Counts are {count, capped}, times RFC 3339."},
+        "data": {"description": "The data of the page. Counts are {count, capped}, times RFC 3339."},
         "next": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
         "cut": {"type": "boolean"},
         "in_use": {"type": "boolean"},

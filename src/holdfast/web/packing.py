@@ -1,4 +1,4 @@
-"""Pages and documents are sent packed to whoever can unpack them. Streams, and what is small, are left alone."""
+"""Pages and documents are compressed for clients that accept it. Streams and small replies are not."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Seals of previews: what is confirmed is what was shown, to this person, a moment ago, and it is confirmed once."""
+"""Seals of previews: the confirmed act is the one that was shown, to this person, a moment ago, and it is confirmed once."""
 
 import hmac
 import json
@@ -16,7 +16,7 @@ GOOD_FOR = 600  # seconds that a preview may be confirmed
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a preview showed of an act to somebody."""
+    """The content of a preview, for one person."""
 
     act: str
     who: str
@@ -41,7 +41,7 @@ class Seals:
         return f"{head}.{self._csrf.sign('preview', shown.act, what, shown.who, head)}"
 
     def read(self, seal: str, act: str, who: str, given: Mapping[str, str]) -> Shown | None:
-        """What was shown; None: it was not shown, or too long ago."""
+        """The content that was shown; None: it was not shown, or too long ago."""
         parts = seal.split(".")
         if len(parts) != 5:
             return None

@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 def roles_in(database: str, served: Served) -> dict[str, Role]:
-    """Who is more than a viewer there, by the names that the proxy sends."""
+    """The users with more than the viewer's role, by the names that the proxy sends."""
     found: dict[str, Role] = {}
     wanted: tuple[tuple[Role, Sequence[str]], ...] = (
         ("operator", served.proxy_operators),
@@ -89,7 +89,7 @@ def check_roles(names: Collection[str], served: Served) -> None:
 
 
 def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
-    """Another address than this machine's own is served only to those who can be known."""
+    """An address other than this machine's own is served only to clients that can be identified."""
     names = tuple(app) if isinstance(app, Mapping) else ("",)
     check_roles(names, served)
     local = is_loopback(served.host)
@@ -97,7 +97,7 @@ def make(app: Apps, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     known = served.proxy_header is not None or served.token_hash is not None or people is not None
     if not local and not known:
         raise ConfigurationError(
-            f"--host {served.host} can be reached by others, and nothing says who they are. Leave it at 127.0.0.1, "
+            f"--host {served.host} can be reached by others, and nothing identifies them. Leave it at 127.0.0.1, "
             "name a proxy that checks them (--proxy-header X-Forwarded-User --proxy-address ADDRESS), or a file of "
             "names: --users FILE"
         )
@@ -188,7 +188,7 @@ def asgi_server(made: ASGIApp) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A port that is taken is said before anything starts. Whoever comes before the server does waits for it."""
+    """A port that is taken is reported before anything starts. A client that comes before the server does waits for it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -204,7 +204,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 def _announce(made: Dashboard, login: OneTimeUrl | None, served: Served) -> None:
     for site in made.sites:
-        site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
+        site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is reported at once
     if login is not None:
         say((served.host, served.port), login.token, "Holdfast dashboard")
     else:

@@ -78,21 +78,12 @@ def exact_time(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-def size(count: int) -> str:
-    value = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit in ("bytes", "kB") else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TB"
-
-
 def as_json(value: Any) -> str:
     return exact.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def json_pieces(value: Any) -> list[Piece]:
-    """JSON with colours, as pieces of plain text. Only so much as a page can bear."""
+    """JSON with colours, as pieces of plain text. No more than a page can show."""
     text = as_json(value)
     left = len(text) - MOST
     text = visible(text[:MOST])

@@ -1,5 +1,5 @@
-"""The way in: an address that is good once; or, where a file says who may come in, a page that asks for a password, and the
-way out again."""
+"""Sign-in: an address that works once; or, if there is a file of users, a page that asks for a password, and the
+sign-out."""
 
 import functools
 import logging
@@ -65,7 +65,7 @@ async def _enters(site: Site, people: UsersFile, request: Request) -> Response:
         check()
         form = await fields_sent(request)
         if not people.csrf.fits(request, "", form.get("csrf", "")):
-            said = "this form is not one of ours, or too old. Open the page again"
+            said = "this form is not from this dashboard, or is too old. Open the page again"
             raise Refusal(HTTPStatus.FORBIDDEN, said)
         name, back = form.get("name", ""), local(form.get("back", ""))
         session = await people.enter(name, form.get("password", ""), check)

@@ -1,4 +1,4 @@
-"""The dashboard of one app: its databases, pages and acts, and who may see them."""
+"""The dashboard of one app: its databases, pages and acts, and the access to them."""
 
 import functools
 import importlib
@@ -83,8 +83,8 @@ class Site:
         self.read_only = read_only
         self.snapshots = Snapshots()
         self._masked_said: frozenset[str] = frozenset()  # by workers
-        self.streams: Counter[str] = Counter()  # that are open, by who has them
-        own = f"{secret or secrets.token_hex(32)}\0{name}"  # what is signed for one database is nothing in another
+        self.streams: Counter[str] = Counter()  # that are open, by their owner
+        own = f"{secret or secrets.token_hex(32)}\0{name}"  # signatures are valid for one database only
         self.csrf = Csrf(own.encode())
         self.seals = Seals(self.csrf)
         self.release = own_version()
@@ -138,7 +138,7 @@ class Site:
         return await self.reader.arun(procedure)
 
     async def diagnosis(self) -> "Diagnosis":
-        """What the doctor says, once a minute for everybody. Nobody waits for a new one while the last is not too old."""
+        """The doctor's findings, once a minute for all viewers. Nobody waits for new ones while the last are not too old."""
         from holdfast.shapes import CHECKS
 
         def look() -> "object":
@@ -178,7 +178,7 @@ class Site:
         return frozenset(secret for name, _ in tasks.known() for secret in masked_of(name, tasks.definition))
 
     def trace_of(self, metadata: Any) -> tuple[str, str]:
-        """The id of a job's trace, and where it is shown; empty: it has none, or nobody said where."""
+        """The id of a job's trace, and its address; empty: it has none, or no address is set."""
         given = metadata.get("traceparent", "") if isinstance(metadata, Mapping) else ""
         found = _PARENT.fullmatch(str(given))
         if found is None:

@@ -1,4 +1,4 @@
-"""One look at the database serves everybody who looks: whoever comes within its time gets what was read for the first."""
+"""One query of the database serves all viewers: a request within its time gets the rows of the first."""
 
 import asyncio
 import time
@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _KEPT = 500  # topics
-FAILED = 2.0  # seconds that a failure is said to whoever asks, before the next look
+FAILED = 2.0  # seconds for which a failure is returned, before the next query
 
 
 @dataclass(slots=True)
 class _Kept:
     value: Any
     at: float  # on the clock of this process
-    generation: int  # how often somebody had acted when the look began
+    generation: int  # the number of acts when the query began
 
 
 class Snapshots:
-    """What was read, by topic. A hundred viewers of one topic cost one look."""
+    """The rows that were read, by topic. A hundred viewers of one topic cost one query."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
@@ -31,8 +31,8 @@ class Snapshots:
     async def get(
         self, topic: str, lasts: float, look: Callable[[], Awaitable[T]], meanwhile: float = 0.0
     ) -> T:
-        """What is known of the topic, not older than `lasts` seconds. What is older serves `meanwhile` seconds more, while
-        a new look is under way."""
+        """The data of the topic, at most `lasts` seconds old. Older data serve for `meanwhile` seconds more, while
+        a new query runs."""
         kept = self._kept.get(topic)
         fresh = kept is not None and kept.generation == self._generation
         age = time.monotonic() - kept.at if kept is not None else 0.0
@@ -44,7 +44,7 @@ class Snapshots:
         if failed := self._failed_lately(topic):
             raise failed.with_traceback(None)
         found: T = await asyncio.shield(self._begin(topic, look))
-        return found  # one who goes away takes nothing from the others
+        return found  # a client that disconnects takes nothing from the others
 
     async def soon(
         self,
@@ -54,7 +54,7 @@ class Snapshots:
         patience: float,
         meanwhile: float = 0.0,
     ) -> T | None:
-        """As get(), for what a page can do without: after `patience` seconds, or when the look fails, what was read last."""
+        """As get(), for optional parts of a page: after `patience` seconds, or when the query fails, the last data."""
         asked = asyncio.ensure_future(self.get(topic, lasts, look, meanwhile))
         try:
             await asyncio.wait({asked}, timeout=patience)
@@ -105,7 +105,7 @@ class Snapshots:
         return error
 
     def last(self, topic: str) -> Any:
-        """What was read last, however long ago, and whatever was done since."""
+        """The last data, however old, and whatever was done since."""
         kept = self._kept.get(topic)
         return None if kept is None else kept.value
 
@@ -115,11 +115,11 @@ class Snapshots:
         return None if kept is None else time.monotonic() - kept.at
 
     def drop(self, topic: str) -> None:
-        """The next look at this topic is a new one."""
+        """The next query of this topic is a new one."""
         self._kept.pop(topic, None)
 
     def forget(self) -> None:
-        """Somebody has acted: the next look is a new one, also where one is under way."""
+        """An act was done: the next query is a new one, also if one is in progress."""
         self._generation += 1
         self._under_way.clear()
         self._failed.clear()

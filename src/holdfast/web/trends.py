@@ -1,4 +1,4 @@
-"""How things went: what the small lines and the charts of the overview are drawn from. One look serves everybody."""
+"""Trends: the data of the small lines and the charts of the overview. One query serves all viewers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Trends:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What the charts show of one span of time."""
+    """The charts of one span of time."""
 
     minutes: Sequence[Minute]  # one for each step
     waits: Waits

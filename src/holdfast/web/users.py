@@ -3,7 +3,7 @@
     mara  admin   scrypt:32768:8:3:SALT:HASH    a password, for the page that asks for it
     ci    viewer  sha256:HASH until=2027-01-31  a bearer token, for programs; this one through that day
 
-The file is read again when it changes: who is no longer in it is out with the next request.
+The file is read again when it changes: a removed user loses access with the next request.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _MEMORY = 128 * 1024 * 1024
 _SCRYPT = re.compile(r"scrypt:([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2}):([0-9a-f]{32}):([0-9a-f]{64})")
 _TOKEN = re.compile(r"sha256:[0-9a-f]{64}")
 _NOBODY = f"scrypt:{':'.join(map(str, _COST))}:{'0' * 32}:{'0' * 64}"
-_AT_ONCE = 2  # passwords that are looked at beside each other: each takes its memory
+_AT_ONCE = 2  # passwords that are checked at the same time: each takes its memory
 _LASTS = 12 * 3600.0  # seconds of a session
 _MOST_SESSIONS = 1000
 SHORTEST = 12  # characters of a password
@@ -58,7 +58,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Who is in the file."""
+    """The users in the file."""
 
     passwords: Mapping[str, Person] = field(default_factory=dict)  # by name
     tokens: Mapping[str, Person] = field(default_factory=dict)  # by hash
@@ -69,7 +69,7 @@ class Known:
 
 
 class UsersFile:
-    """`authorize` of a file, with the sessions of those who signed in."""
+    """`authorize` of a file, with the sessions of users who signed in."""
 
     def __init__(self, path: str, now: Callable[[], float] = time.monotonic) -> None:
         self._path = Path(path)
@@ -98,8 +98,8 @@ class UsersFile:
         return None if found is None else found.who
 
     async def enter(self, name: str, password: str, check: Callable[[], None]) -> str | None:
-        """The session of who knows the password; None: wrong. `check` refuses whoever was wrong too often meanwhile. A name
-        that nobody has takes as long as another."""
+        """A session for the right password; None: wrong. `check` refuses addresses with too many wrong ones. An unknown
+        name takes as long as a known one."""
         async with self._looking:
             check()
             person = self._now_known().named(name)
@@ -162,7 +162,7 @@ def _of_token(known: Known, token: str) -> Identity | None:
 
 
 def read_users(text: str) -> tuple[Known, list[str]]:
-    """Who is named, and what is wrong with other lines. A fault repeats no hash."""
+    """The users, and the errors of other lines. An error does not repeat a hash."""
     passwords: dict[str, Person] = {}
     tokens: dict[str, Person] = {}
     faults: list[str] = []
@@ -208,7 +208,7 @@ def _until(word: str) -> date:
 
 
 def _costs(secret: str) -> tuple[int, int, int] | None:
-    """What a hash of scrypt costs; None: it is none, or would cost too much."""
+    """The cost of a scrypt hash; None: it is none, or would cost too much."""
     found = _SCRYPT.fullmatch(secret)
     if found is None:
         return None
@@ -232,7 +232,7 @@ def _scrypt(password: str, salt: bytes, costs: tuple[int, int, int]) -> bytes:
 
 
 def newcomer(name: str, role: Role) -> Identity:
-    """Somebody who can stand in the file."""
+    """A user that the file may contain."""
     who = Identity(name, role)
     if len(name.split()) != 1 or name.startswith("#"):
         raise ConfigurationError(f"a name in the file has no spaces and no # before it, not {name!r}")

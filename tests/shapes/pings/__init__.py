@@ -1,11 +1,7 @@
-"""A shape in one folder: every worker notes the names that the code declares with `ping()`.
-
-It shows that the seam is enough: a table, a service with a question for the pulse, something to tidy, a verb of the app and
-of the command line, a check of the doctor.
-"""
+"""A shape in one folder, through the seam only: every worker notes the names that the code declares with `ping()`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
@@ -15,8 +11,7 @@ from holdfast.operate.advice import start_worker
 from holdfast.operate.doctor.finding import Check, Finding, Patient
 from holdfast.runtime.service import Service
 from holdfast.shape import Shape
-from holdfast.sql import query
-from holdfast.store.statement import Statement, count, ids, nothing
+from holdfast.store.statement import Statement, count, ids, named, nothing
 from holdfast.store.wake import Question
 from holdfast.tasks.registry import TaskRegistry
 
@@ -29,22 +24,19 @@ class Pinging(TaskRegistry):
 
 
 class HasPings:
-    if TYPE_CHECKING:
-
-        @property
-        def database(self) -> Database: ...
+    database: Any  # of the app
 
     @property
     def pings(self) -> list[str]:
-        return self.database.run(names)
+        return list(self.database.run(names))
 
 
 def names() -> Statement[list[str]]:
-    return Statement("ping_names", query("ping_names"), (), ids)
+    return named("ping_names", (), ids)
 
 
 def forget(days: int, limit: int) -> Statement[int]:
-    return Statement("ping_forget", query("ping_forget"), (days, limit), count)
+    return named("ping_forget", (days, limit), count)
 
 
 class Pinger(Service):
@@ -52,12 +44,11 @@ class Pinger(Service):
 
     def __init__(self, database: Database, declared: list[str]) -> None:
         super().__init__()
-        self._session = database.session("pings")
-        self._declared = declared
+        self._session, self._declared = database.session("pings"), declared
         self.question = Question("pings_missing", (declared,))
 
     async def tick(self) -> float:
-        await self._session.run(Statement("ping_write", query("ping_write"), (self._declared,), nothing))
+        await self._session.run(named("ping_write", (self._declared,), nothing))
         return 3600.0
 
     def on_answer(self, answer: int) -> None:
@@ -73,16 +64,16 @@ def check_pings(patient: Patient) -> Iterator[Finding]:
         yield Finding("no_pings", "warning", "nobody has pinged", [start_worker("inbox")])
 
 
+@app.callback()
+def group() -> None:
+    """Look at pings."""
+
+
 @app.command("list")
 def list_pings(database_url: DatabaseOption = None) -> None:
     with open_database(database_url) as database:
         found = database.run(names)
         typer.echo(" ".join(found))
-
-
-@app.callback()
-def group() -> None:
-    """Look at pings."""
 
 
 SHAPE = Shape(

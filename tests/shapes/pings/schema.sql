@@ -1,4 +1,1 @@
-CREATE TABLE holdfast.pings (
-    name text PRIMARY KEY,
-    at   timestamptz NOT NULL
-);
+CREATE TABLE holdfast.pings (name text PRIMARY KEY, at timestamptz NOT NULL);

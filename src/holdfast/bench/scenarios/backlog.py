@@ -78,7 +78,7 @@ def drain_rate(bench: Bench, url: str, front: Load, behind: Load) -> float:
 
 
 def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[float]:
-    """Milliseconds of each claim of a hundred, sorted. What the worker took of the backlog before it stopped is put back."""
+    """Milliseconds of each claim of a hundred, sorted. Jobs that the worker took before it stopped are put back."""
     with psycopg.connect(url, autocommit=True) as conn:
         ((left,),) = conn.execute("SELECT count(*) FROM holdfast.work").fetchall()
     missing = behind.count - int(left)

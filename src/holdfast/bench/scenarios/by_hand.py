@@ -1,4 +1,4 @@
-"""What a handler with a transaction does, written by hand: a business row and the job's own end in one transaction."""
+"""A handler with a transaction, written by hand: a business row and the job's own end in one transaction."""
 
 import asyncio
 import time

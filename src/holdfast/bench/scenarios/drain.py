@@ -24,7 +24,7 @@ class Variant:
     keys: int = 0  # or that many keys
     connections: bool = False  # one job at a time per connection
     argument: str = "n"
-    of: str = ""  # its share of this variant is said, where both are measured
+    of: str = ""  # its ratio to this variant is reported, if both are measured
 
 
 VARIANTS = [

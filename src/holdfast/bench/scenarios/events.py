@@ -319,7 +319,7 @@ def _wal(conn: psycopg.Connection[Any]) -> int:
 
 
 async def waking(bench: Bench) -> None:
-    """From the publish call to the commit of the projection, on an idle worker, as somebody sees it who listens for it."""
+    """From the publish call to the commit of the projection, on an idle worker, as a listener sees it."""
     with bench.database() as url:
         async with (
             await psycopg.AsyncConnection.connect(url, autocommit=True) as listener,

@@ -25,7 +25,7 @@ def run(bench: Bench) -> None:
     full = bench.kept("history", lambda url: fill(bench, url))
     with bench.database() as empty:
         turns = {"none": empty, "finished": full}
-        order = sorted(turns, reverse=bool(bench.round % 2))  # who is first has no advantage over the rounds
+        order = sorted(turns, reverse=bool(bench.round % 2))  # the first one has no advantage over the rounds
         rates = {name: rate(bench, turns[name]) for name in order}
     for name in turns:
         bench.add("history", name, "jobs/s", rates[name])

@@ -51,7 +51,7 @@ def made(first: Mapping[str, int], last: Mapping[str, int]) -> int:
 
 
 def calls(bench: Bench, database: str) -> tuple[str, dict[str, int]]:
-    """What is counted, and how many of each so far."""
+    """The counters, and their current values."""
     with psycopg.connect(bench.server.url(bench.server.template), autocommit=True) as conn:
         known: Any = conn.execute("SELECT FROM pg_extension WHERE extname = 'pg_stat_statements'").fetchone()
         unit, query = ("transactions", TRANSACTIONS) if known is None else ("statements", STATEMENTS)

@@ -93,7 +93,7 @@ def last_place(cursor: "psycopg.RawCursor[Any]", what: Statement[list[ClaimedJob
 
 
 def claimed_ids(engine: Engine, token: UUID) -> UuidArray:
-    """What a claim took, as one array, as the server sends it."""
+    """The rows of a claim, as one array, as the server sends it."""
     ((ids,),) = engine.run(_IDS, [token], binary=True).fetchall()
     return UuidArray(ids)
 

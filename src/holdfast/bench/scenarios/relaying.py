@@ -100,7 +100,7 @@ def one(bench: Bench, kind: Kind) -> None:
 
 
 def messages(count: int, kind: Kind) -> list[OutMessage]:
-    """What the relay sends, made beforehand."""
+    """The relay's messages, made beforehand."""
     route, at, found = Template(kind.route), datetime.now(UTC), []
     for n in range(count):
         key = f"{n % kind.keys}"
@@ -111,7 +111,7 @@ def messages(count: int, kind: Kind) -> list[OutMessage]:
 
 
 async def relay(dsn: str, url: str, count: int, kind: Kind, quick: bool) -> tuple[float, float | None]:
-    """From the first move of the position to the last: by then the relay is at work, as the raw client is."""
+    """From the first move of the position to the last: by then the relay is running, as the raw client is."""
     async with Holdfast(dsn) as app:
         sent = app.relay("bench", url + kind.options, on=["order.*"], route=kind.route, start="start")
         await publish(app, count, kind.keys)
@@ -135,7 +135,7 @@ async def publish(app: Holdfast, count: int, keys: int) -> None:
 
 
 async def arrivals(app: Holdfast, url: str, count: int) -> list[float]:
-    """Milliseconds from the publish call until somebody who listens at the broker has the message, one at a time."""
+    """Milliseconds from the publish call until a listener at the broker has the message, one at a time."""
     import nats
 
     client = await nats.connect(url)
@@ -248,7 +248,7 @@ async def raw_rabbit(url: str, made: list[OutMessage]) -> float:
 
 
 async def make_topic(url: str) -> None:
-    """The mock makes a topic for whoever asks for it."""
+    """The mock makes a topic on request."""
     from confluent_kafka import Producer
 
     config = {"bootstrap.servers": url.removeprefix("kafka://"), "allow.auto.create.topics": True}
@@ -281,7 +281,7 @@ def _produced(producer: Any, made: list[OutMessage]) -> float:
     return len(made) / took
 
 
-# A destination that is away -------------------------------------------------------------------------------------------
+# An unreachable destination -------------------------------------------------------------------------------------------
 
 
 def away(bench: Bench) -> None:
@@ -305,6 +305,6 @@ async def while_away(dsn: str, size: int) -> list[float]:
         async with working(app):
             for _ in range(PARTS):
                 await publish(app, size, 1000)
-                await asyncio.sleep(0.2)  # what it would read, it has read by then
+                await asyncio.sleep(0.2)  # it has read everything by then
                 seen.append(rss_bytes() / 2**20)
     return seen

@@ -1,7 +1,7 @@
 """`web`: what the dashboard costs, and how quick it is at size.
 
 Every page and list of the API is visited beside `history` finished jobs, `backlog` jobs that wait and as many runs: the time
-of a visit is that of the processor, in the dashboard and in PostgreSQL, which is what a clock says on a machine with nothing
+of a visit is processor time, in the dashboard and in PostgreSQL, which equals wall time on a machine with nothing
 else to do. An open overview stands beside a drain, and its processor time is compared with that of the drain. A hundred
 streams stand beside one. Acts and the first load of the overview stand beside a page of a bare Starlette app.
 """
@@ -23,7 +23,7 @@ from ..processor import children_of, postmaster_of
 
 STREAMS = 100
 DRAIN = 2.0  # cores that a drain by one process keeps busy: its own, and one of the server
-LASTS = 1.0  # seconds that a look of the overview serves everybody
+LASTS = 1.0  # seconds for which one query of the overview serves everybody
 TRIES = 3
 LOOKS = 5  # over which one is measured, at least
 BATCH = 20  # acts of a kind
@@ -76,7 +76,7 @@ def prepare(bench: Bench, url: str) -> None:
 
 def beside_drain(bench: Bench) -> None:
     """The same drain with and without an open overview, each first in every other round. A hundredth is less than rounds
-    differ by, so that the figure is the processor time of a look, of what a drain takes in as long."""
+    differ by, so the figure is the processor time of a query divided by that of a drain in the same time."""
     if not bench.wants("overview"):
         return
     from ..tabs import open_tabs

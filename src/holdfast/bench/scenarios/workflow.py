@@ -60,7 +60,7 @@ async def five(wf: Workflow, n: int) -> int:
 
 @dataclass
 class Loop:
-    """What a closed loop of that many runs took."""
+    """The result of a closed loop of that many runs."""
 
     runs: int
     seconds: float = 0.0

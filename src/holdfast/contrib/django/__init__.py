@@ -4,7 +4,7 @@ options      what settings.HOLDFAST says
 address      the address of the database, from settings.DATABASES
 connections  what is done around every handler, and a handler's Transaction on Django's own connection
 project      the app: `from holdfast.contrib.django import app`
-staff        who may come into the dashboard, by Django's sessions
+staff        access to the dashboard, by Django's sessions
 apps         Django's side of it: its checks, and its queues after `migrate`
 """
 

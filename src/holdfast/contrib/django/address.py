@@ -17,7 +17,7 @@ _KEYWORDS = frozenset(option.keyword.decode() for option in Conninfo.get_default
 
 
 def address_of(alias: str) -> str:
-    """What libpq needs to come where Django's connection goes. Asked for anew each time: a test runner changes it."""
+    """libpq's parameters for Django's database. Read again each time: a test runner changes it."""
     try:
         connection = connections[alias]
     except ConnectionDoesNotExist:
@@ -49,7 +49,7 @@ def _escaped(word: str) -> str:
 
 
 def check_place(alias: str, conn: Any) -> None:
-    """Refuse a connection of Django's to another database than that of the jobs: no worker would look there."""
+    """Refuse a connection of Django's to another database than that of the jobs: no worker would find the job."""
     given = getattr(conn, "settings_dict", None)
     if given is None:
         return

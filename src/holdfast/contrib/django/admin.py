@@ -1,4 +1,4 @@
-"""Jobs, dead letters and workers in Django's admin: lists to read, and the verbs of an operator for whoever may."""
+"""Jobs, dead letters and workers in Django's admin: lists to read, and the verbs of an operator for permitted users."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
         return super().get_queryset(request).using(app.options.database)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """What is shown masked is not searched: ?last_error__startswith= would tell it letter by letter."""
+        """Masked fields cannot be searched: ?last_error__startswith= would reveal them letter by letter."""
         return lookup.partition("__")[0] not in _MASKED and super().lookup_allowed(lookup, value, request)
 
     def get_search_results(

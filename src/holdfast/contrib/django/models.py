@@ -64,7 +64,7 @@ class DeadLetter(models.Model):
 
 
 class Worker(models.Model):
-    """A worker that is at work, or was lately."""
+    """A worker that runs, or ran lately."""
 
     id = models.TextField(primary_key=True)
     host = models.TextField()

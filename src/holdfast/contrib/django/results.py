@@ -1,4 +1,4 @@
-"""A job as a TaskResult of django.tasks, and a task of django.tasks as a handler of ours."""
+"""A job as a TaskResult of django.tasks, and a task of django.tasks as a Holdfast handler."""
 
 import builtins
 import copy
@@ -86,8 +86,8 @@ def _shown(at: datetime | None) -> datetime | None:
 
 
 def _path(error: Attempt) -> str:
-    """Where the class is: the last line of a traceback names its module, but for those that are Python's own. What has no
-    traceback was said by us, of a signal or of a worker that died: not all of that has a class."""
+    """The class of an error: the last line of a traceback names its module, except for Python's own. A text without
+    traceback is Holdfast's, about a signal or a worker that died: not all of those have a class."""
     found = re.findall(rf"^((?:\w+\.)*){re.escape(error.kind)}(?::|$)", error.trace, re.MULTILINE)
     if found or hasattr(builtins, error.kind):
         return f"{(found[-1] if found else '') or 'builtins.'}{error.kind}"
@@ -95,7 +95,7 @@ def _path(error: Attempt) -> str:
 
 
 def handler(task: Any, backend: type) -> Callable[..., Any]:
-    """What a worker calls. It sends the signals of django.tasks, in the thread or task of the function."""
+    """The function that a worker calls. It sends the signals of django.tasks, in the thread or task of the function."""
 
     def run(job: Job, args: list[Any], kwargs: dict[str, Any]) -> Any:
         with _running(task, backend, job, args, kwargs) as call:

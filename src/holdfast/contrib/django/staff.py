@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class DjangoStaff:
-    """Staff look. Who has the permission `operator` acts, and who has `admin` does everything; superusers have both.
+    """Staff may view. Users with the permission `operator` act, and those with `admin` do everything; superusers have both.
 
-    The session is Django's own, by its cookie: whoever signs out there is out here too. `login_url` is where one signs
-    in; None: settings.LOGIN_URL. It takes a name of a URL too, such as "admin:login"."""
+    The session is Django's own, by its cookie: signing out there ends access here too. `login_url` is the sign-in
+    page; None: settings.LOGIN_URL. It takes a name of a URL too, such as "admin:login"."""
 
     def __init__(
         self,

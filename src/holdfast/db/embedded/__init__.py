@@ -1,9 +1,9 @@
-"""A PostgreSQL server of our own in a folder: started at first use, shared, stopped by the last user.
+"""A PostgreSQL server in a local folder: started at first use, shared, stopped by its last user.
 
 binaries    where the PostgreSQL programs are
-owner       which system user the server runs as, and running programs as that user
+owner       the system user that runs the server, and running programs as that user
 place       which folder holds what
-locks       who uses the server, in locks that the kernel drops when a process dies
+locks       which processes use the server, in locks that the kernel drops when a process dies
 postmaster  is a server running, stop it; run as a script: the watcher that outlives its users
 launch      make the data folder, start the server
 server      one process's hold on the server

@@ -58,7 +58,7 @@ def find_binaries(explicit: str | Path | None = None) -> Binaries:
 
 
 def every_binaries() -> Iterator[Binaries]:
-    """All that can be found without a setting, best first."""
+    """All installations that are found without a setting, best first."""
     for folder in (*_wheel_folders(), *_system_folders()):
         found = _look(folder)
         if found is not None:

@@ -37,7 +37,7 @@ echo "include_if_exists = 'holdfast.conf'" >> "$draft/postgresql.conf" """
 
 @dataclass(frozen=True)
 class EmbeddedOptions:
-    """How to run the embedded server. What the first user asked for holds while it runs."""
+    """How to run the embedded server. The first user's options apply while it runs."""
 
     durable: bool = True  # False: no fsync, for tests; a power cut may lose everything
     binaries: Path | None = None
@@ -106,7 +106,7 @@ def await_ready(place: Place, pid: int) -> bool:
         time.sleep(0.01)
     raise EmbeddedError(
         f"The embedded server in {place.home} did not become ready in {START_SECONDS:.0f} seconds; "
-        f"it goes on trying. Its log {place.log} ends:\n{log_tail(place)}"
+        f"it keeps trying. Its log {place.log} ends:\n{log_tail(place)}"
     )
 
 
@@ -173,8 +173,8 @@ def _try_start(place: Place, argv: list[str | Path]) -> bool:
 def _make_data(place: Place, binaries: Binaries, options: EmbeddedOptions) -> None:
     """initdb under another name, then rename: killed half way it leaves no half data folder.
 
-    An initdb whose parent was killed goes on. It writes under a name of its own and the rename is not its
-    task, so it cannot hurt the next one.
+    An initdb whose parent was killed continues. It writes under a separate name and does not rename, so
+    it cannot harm the next one.
     """
     words = [f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C", "--data-checksums"]
     words += ["--auth-local=trust", "--auth-host=scram-sha-256"]
@@ -236,7 +236,7 @@ def _write_conf(place: Place, settings: Mapping[str, str]) -> None:
 
 
 def _make_durable(place: Place, options: EmbeddedOptions) -> None:
-    """A server started for tests must not quietly serve somebody who counts on the disk."""
+    """A server started for tests must not silently serve a user who relies on the disk."""
     conf = place.data / "holdfast.conf"
     text = conf.read_text() if conf.exists() else ""
     running = postmaster.find(place.data)
@@ -287,7 +287,7 @@ def _open_tcp(place: Place) -> None:
 
 
 def ensure_watcher(place: Place) -> None:
-    """Have a process that stops the server when its last user was killed. Best effort: it is only a net."""
+    """Start a process that stops the server when its last user was killed. Best effort: a safety net only."""
     if not Path(sys.executable or "").name.startswith(("python", "pypy")):
         return
     lock = LockFile(place.area / postmaster.WATCHER)

@@ -1,7 +1,7 @@
-"""Who uses the server, told by file locks: the kernel drops them when a process dies, however it dies.
+"""Which processes use the server, by file locks: the kernel drops them when a process dies, however it dies.
 
     start    exclusive and short: around every start, stop and decision
-    users    shared by each user for its life; who can have it exclusively is the last one
+    users    shared by each user for its life; a user that can lock it exclusively is the last one
     alive    the same again, for the watcher to wait on (see postmaster.watch)
     watcher  held by the watcher
 
@@ -107,7 +107,7 @@ class Hold:
         self._alive.shared()
 
     def look_for_others(self) -> bool:
-        """Asking loses our own shared lock for a moment, which nobody can see under the start lock."""
+        """Asking drops our own shared lock for a moment, which nobody can see under the start lock."""
         self.others = not self._users.exclusive()
         self._users.shared()
         return self.others
@@ -121,7 +121,7 @@ class Hold:
 
 
 def count_users(area: Path) -> int | None:
-    """How many hold the users lock, where the system tells (Linux). Takes no lock."""
+    """How many hold the users lock, where the system reports it (Linux). Takes no lock."""
     try:
         inode = (area / postmaster.USERS).stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What the command line does with a server it does not use: look, stop, remove."""
+"""What the command line does with a server it does not use: status, stop, remove."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class EmbeddedStatus:
     exists: bool = False
     pid: int | None = None
     version: int | None = None
-    users: int | None = None  # processes that hold it, where the system tells
+    users: int | None = None  # processes that hold it, where the system reports it
     kept: bool = False  # runs until it is stopped by name
     data: Path | None = None
     log: Path | None = None
@@ -28,7 +28,7 @@ class EmbeddedStatus:
 
 
 def status(path: Path) -> EmbeddedStatus:
-    """What is there now. Takes no lock, starts nothing, changes nothing."""
+    """The current state. Takes no lock, starts nothing, changes nothing."""
     place = locate(path)
     if place is None:
         return EmbeddedStatus(Path(path).absolute(), "stopped")
@@ -48,7 +48,7 @@ def status(path: Path) -> EmbeddedStatus:
 
 
 def stop(path: Path, force: bool = False) -> bool:
-    """Stop the server; False if it was not running. With `force` also under the feet of its users."""
+    """Stop the server; False if it was not running. With `force` also while processes use it."""
     place = locate(path)
     if place is None:
         return False

@@ -1,7 +1,7 @@
-"""Which system user the server runs as, and running programs as that user.
+"""The system user that runs the server, and running programs as that user.
 
-PostgreSQL refuses to run as root, so root lends the server to somebody: the owner of the folder, else
-`postgres`, else `nobody`. No user is made and no folder of anybody else is opened up. As root, every file
+PostgreSQL refuses to run as root, so root runs the server as another user: the owner of the folder, else
+`postgres`, else `nobody`. No user is created and no other user's folder is opened up. As root, every file
 below the server's folder is written by a program that runs as that user, never by root: the folder belongs to
 somebody who could put a symbolic link where root is about to write.
 """
@@ -27,7 +27,7 @@ class Owner:
 
     @property
     def other(self) -> bool:
-        """The server runs as somebody else than this process (which then is root)."""
+        """The server runs as another user than this process (which then is root)."""
         return self.uid != os.geteuid()
 
 
@@ -43,7 +43,7 @@ def owner_of(uid: int) -> Owner:
 
 
 def choose_owner(folder_uid: int) -> Owner:
-    """Who runs a new server whose nearest existing folder belongs to `folder_uid`."""
+    """The user for a new server whose nearest existing folder belongs to `folder_uid`."""
     if os.geteuid() != 0:
         return owner_of(os.geteuid())
     if folder_uid != 0:
@@ -59,7 +59,7 @@ def choose_owner(folder_uid: int) -> Owner:
 
 
 def child_environment() -> dict[str, str]:
-    """Nothing that changes what the programs do: no PG*, and the locale that exists on every machine."""
+    """An environment without what changes the programs: no PG*, and a locale that exists on every machine."""
     strange = ("PG", "LC_", "LANG", "NOTIFY_SOCKET")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}

@@ -74,7 +74,7 @@ def default_path() -> Path:
 
 
 def _is_own(path: Path) -> bool:
-    """A server that somebody else left in a folder above, such as /tmp, is not meant."""
+    """A server that another user left in a folder above, such as /tmp, is not meant."""
     try:
         return locate(path) is not None
     except (EmbeddedError, OSError):
@@ -144,7 +144,7 @@ def safe_folder(path: Path, owner: Owner) -> Path:
 
 
 def system_folder() -> Path:
-    """A folder of root's that every user can enter, for what cannot stay below a closed folder."""
+    """A folder of root's that every user can enter, for files that cannot stay below a closed folder."""
     for folder in SYSTEM_FOLDERS:
         try:
             folder.mkdir(mode=0o755, exist_ok=True)
@@ -187,7 +187,7 @@ def _make(home: Path) -> Place:
     if not nearest.is_dir():
         raise ConfigurationError(f"{nearest} is not a folder.")
     if nearest == home and any(POINTER not in entry.name for entry in home.iterdir()):
-        found = locate(home)  # somebody else may have made it just now
+        found = locate(home)  # another process may have made it just now
         if found is None:
             raise ConfigurationError(f"{home} holds other files: name an empty folder, or a new one.")
         return found
@@ -198,7 +198,7 @@ def _make(home: Path) -> Place:
     (home / POINTER).unlink(missing_ok=True)
     if folder.st_uid == owner.uid or not owner.other:
         shell_as(owner, MAKE_FOLDER, home)
-    else:  # root makes it in a folder of its own, and gives only the last one away
+    else:  # root makes it in a separate folder, and gives only the innermost one away
         shell_as(owner_of(0), MAKE_FOLDER, home)
         os.chown(home, owner.uid, owner.gid, follow_symlinks=False)
     return Place(home, home, owner)

@@ -1,7 +1,7 @@
 """Is a server running on a data folder, and stopping it.
 
-A pid file says nothing by itself: after `kill -9` or a container restart its number belongs to nobody or to
-somebody else. It is believed only if that process is alive, no zombie, called postgres, and was started on
+A pid file proves nothing by itself: after `kill -9` or a container restart its number is unused or belongs to
+another process. It counts only if that process is alive, no zombie, called postgres, and was started on
 this data folder.
 
 Run as a script this file is the watcher, `python -I -S postmaster.py FOLDER`: it sleeps in the kernel until
@@ -31,7 +31,7 @@ NAMES = ("postgres", "postmaster")
 
 
 class PidFile(NamedTuple):
-    """What postmaster.pid says; fields not written yet are empty."""
+    """The contents of postmaster.pid; fields not written yet are empty."""
 
     pid: int
     port: int
@@ -125,7 +125,7 @@ def leftovers(data: Path) -> list[int]:
 
 
 def stop(data: Path, seconds: float = STOP_SECONDS) -> bool:
-    """Stop the server and wait: fast first, at once when it does not listen. False if it is still there."""
+    """Stop the server and wait: fast first, then immediate if it does not react. False if it is still there."""
     for sign, patience in ((signal.SIGINT, seconds), (signal.SIGQUIT, 10.0)):
         running = find(data)
         if running is None:

@@ -1,7 +1,7 @@
 """One process's hold on the embedded server.
 
-The first hold starts the server, the last one to be released stops it. Processes that are killed let go of
-theirs too, because holds are file locks (see locks).
+The first hold starts the server, the last one to be released stops it. Killed processes release theirs
+too, because holds are file locks (see locks).
 """
 
 import atexit
@@ -95,7 +95,7 @@ class EmbeddedServer:
                 connection.execute(create)
 
     def release(self) -> None:
-        """Let go; the last one out stops the server. Safe to call twice; does nothing in a forked child."""
+        """Release it; the last user stops the server. Safe to call twice; does nothing in a forked child."""
         hold, self._hold = self._hold, None
         if hold is None or self._creator != os.getpid():
             return

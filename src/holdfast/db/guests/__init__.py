@@ -1,7 +1,7 @@
 """The user's own connections: found by what they are, without importing what is not installed.
 
-A guest runs our statements inside the user's transaction. It never commits, rolls back or changes a setting. What goes wrong
-is raised as the user's library raises it, but for a missing schema.
+A guest runs our statements inside the user's transaction. It never commits, rolls back or changes a setting. Errors
+are raised as the user's library raises them, except for a missing schema.
 """
 
 import functools
@@ -79,7 +79,7 @@ def _adapter(kind: Any, is_async: bool) -> Any:
 
 
 def _kind(conn: object) -> Any:
-    """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for."""
+    """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, reports its target there."""
     return conn.__class__
 
 

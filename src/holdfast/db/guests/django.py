@@ -38,7 +38,7 @@ class DjangoGuest:
             raise
 
     def _raw(self) -> psycopg.Connection[Any]:
-        """The driver's connection, after what Django checks before a statement of its own: thread, health, broken blocks."""
+        """The driver's connection, after the checks that Django makes itself: thread, health, broken blocks."""
         self._conn.cursor().close()
         self._conn.validate_no_broken_transaction()
         raw: psycopg.Connection[Any] = self._conn.connection

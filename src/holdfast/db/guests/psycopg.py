@@ -26,7 +26,7 @@ def missing(error: psycopg.Error) -> SchemaMissing | None:
 
 def _check_open(conn: Raw) -> None:
     if conn.closed:
-        if not conn.broken:  # one that broke has an error of its own to tell
+        if not conn.broken:  # a broken one has a more precise error
             raise closed(conn)
     elif conn.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":  # text would come as bytes
         raise unusable("a connection with client_encoding SQL_ASCII", "first: SET client_encoding = 'UTF8'")

@@ -1,4 +1,4 @@
-"""What is no connection we can use, and the line that fixes it."""
+"""Objects that are no usable connections, and the line that fixes each."""
 
 from ...errors import WrongConnection
 
@@ -45,7 +45,7 @@ _ANY = "pass a connection of psycopg 3, asyncpg, SQLAlchemy, SQLModel or Django"
 
 
 def refusal(conn: object) -> WrongConnection:
-    """The error for an object that is no connection of any kind we know."""
+    """The error for an object that is no known kind of connection."""
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(conn).__mro__]
     advice = next((_ADVICE[name] for name in names if name in _ADVICE), None)
     if advice is None:

@@ -1,7 +1,7 @@
 """SQLAlchemy's sessions and connections as guests, and SQLModel's, which are subclasses.
 
 A session or connection begins its transaction before we write, so that its own commit and rollback cover the job. On
-psycopg we then use the driver's connection, with a cursor of our own. On asyncpg the statement goes through SQLAlchemy: its
+psycopg we then use the driver's connection, with a separate cursor. On asyncpg the statement goes through SQLAlchemy: its
 adapter sends BEGIN before its own first statement only, so one sent past it would commit by itself.
 """
 
@@ -125,12 +125,14 @@ def _raw(conn: Connection) -> psycopg.Connection[Any]:
 
 
 def _begin(conn: Connection) -> None:
-    """What SQLAlchemy does before a statement of its own: begin, unless it has; refuse, when only a rollback is left."""
+    """What SQLAlchemy does before its own statements: begin, unless it has; refuse, when only a rollback is left."""
     current = conn.get_nested_transaction() or conn.get_transaction()
     if current is None:
         conn.begin()
     elif not current.is_active:
-        raise PendingRollbackError("the transaction of this connection failed; roll it back before you go on")
+        raise PendingRollbackError(
+            "the transaction of this connection failed; roll it back before you continue"
+        )
 
 
 def _wrapped(error: psycopg.Error, conn: "Connection | AsyncConnection", lost: bool) -> BaseException:

@@ -1,9 +1,9 @@
 """Migrations: bring a database to the schema this release needs, without stopping the traffic on it.
 
 text        a migration file: its header, its statements, the script that `sql()` prints
-address     a connection of our own, and errors that never show a password
-preflight   what must be true of a server, a database and a role before anything is changed
-blockers    who holds the lock we wait for
+address     a separate connection, and errors that never show a password
+preflight   what a server, a database and a role need before anything is changed
+blockers    which sessions hold the lock that a migration waits for
 runner      apply what is pending; `up`, `status`, `plan`, `sql`, `verify`
 """
 

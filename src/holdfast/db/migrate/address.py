@@ -1,4 +1,4 @@
-"""A connection of our own for migrations, and what may be said about where it goes: never a password."""
+"""A separate connection for migrations, and how errors name its address: never with a password."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _HIDDEN = "(not shown: it cannot be read, and may hold a password)"
 
 
 def connect(dsn: str) -> Connection:
-    """A connection in autocommit; DatabaseUnavailable says where it was to go and why it failed."""
+    """A connection in autocommit; DatabaseUnavailable names its target and why it failed."""
     place = describe(dsn)
     options: dict[str, Any] = {"client_encoding": "utf8", "application_name": "holdfast migrate"}
     if not conninfo_to_dict(dsn).get("connect_timeout"):
@@ -42,7 +42,7 @@ def connect(dsn: str) -> Connection:
 
 @contextmanager
 def pinned(conn: Connection) -> Iterator[None]:
-    """A transaction in which no name is looked up in anybody's schema: a migrator has more rights than any other role."""
+    """A transaction in which no name is resolved in any user's schema: a migrator has more rights than any other role."""
     with conn.transaction():
         conn.execute("SET LOCAL search_path = pg_catalog, pg_temp")
         yield
@@ -50,7 +50,7 @@ def pinned(conn: Connection) -> Iterator[None]:
 
 @contextmanager
 def session(dsn: str) -> Iterator[Connection]:
-    """A connection that ends with the block, where an error of the driver becomes one of ours."""
+    """A connection that ends with the block; errors of the driver become Holdfast's."""
     place = describe(dsn)
     with connect(dsn) as conn:
         try:
@@ -66,7 +66,7 @@ def _unreadable(dsn: str) -> str:
 
 
 def parts_of(dsn: str) -> dict[str, Any]:
-    """What a conninfo says; one that cannot be read is refused in words."""
+    """The parts of a conninfo; one that cannot be read is refused with a clear error."""
     try:
         return dict(conninfo_to_dict(libpq_address(dsn)))
     except psycopg.Error:

@@ -1,6 +1,6 @@
-"""Who holds the lock that a migration waits for.
+"""Which sessions hold the lock that a migration waits for.
 
-PostgreSQL can only say so while the wait lasts, so a second connection looks every so often and remembers.
+PostgreSQL can report that only while the wait lasts, so a second connection asks regularly and remembers.
 """
 
 import threading
@@ -51,7 +51,7 @@ def other_migrators(conn: Connection) -> list[Session]:
 
 
 class Watch:
-    """While open, `blockers` are the sessions that were last seen in the way of `pid`."""
+    """While open, `blockers` are the sessions that were last seen to block `pid`."""
 
     def __init__(self, dsn: str, every: float) -> None:
         self.pid: int | None = None

@@ -1,4 +1,4 @@
-"""What must be true of a server, a database and a role before anything is changed there.
+"""What a server, a database and a role need before anything is changed there.
 
 `look` asks once, `check` decides without a connection: each refusal names the value and the line to run.
 """
@@ -72,7 +72,7 @@ def check(facts: Facts) -> None:
 
 
 def check_ours(facts: Facts) -> None:
-    """Is the schema ours, and may we read how far it is?"""
+    """Is this Holdfast's schema, and may its version be read?"""
     if facts.has_schema and facts.schema_has_objects and not facts.has_table:
         raise foreign(facts)
     if facts.has_table and not facts.may_read:

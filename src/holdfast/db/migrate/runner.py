@@ -2,7 +2,7 @@
 
 Each migration is one transaction: an advisory lock, the version row, the statements. So two migrators apply
 each one once, and one that is killed leaves nothing behind. A migration waits for a table's lock only for
-`lock_timeout`, because everybody who comes later queues behind it; then it lets go, pauses, and tries again.
+`lock_timeout`, because every later session queues behind it; then it lets go, pauses, and tries again.
 
 The advisory lock is asked for, never waited for: a waiting statement holds a snapshot, and CREATE INDEX
 CONCURRENTLY in the migrator that has the lock would wait for that snapshot in turn.
@@ -117,7 +117,7 @@ def sql(first: int = 1, last: int | None = None, migrations: Migrations | None =
 
 
 def status(dsn: str, migrations: Migrations | None = None) -> MigrationStatus:
-    """What the database has and what it lacks. Changes nothing, and does not mind a newer database."""
+    """What the database has and what it lacks. Changes nothing, and accepts a newer database."""
     with session(dsn) as conn:
         facts = look(conn)
         check_ours(facts)
@@ -236,7 +236,7 @@ class _Run:
         return True
 
     def _outside(self, migration: Migration) -> bool:
-        """One statement after the other. After a kill the next run starts over: each bears a second run."""
+        """One statement after the other. After a kill the next run starts over: each tolerates a second run."""
         with pinned(self.conn):
             self._take_lock("pg_try_advisory_lock")
         try:
@@ -246,7 +246,7 @@ class _Run:
                 leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
                 self._become_owner("SET ROLE")
             for statement in [*(str(row[0]) for row in leftovers), *migration.statements]:
-                # CONCURRENTLY waits for old transactions too, and holds up nobody while it does.
+                # CONCURRENTLY waits for old transactions too, and blocks nobody meanwhile.
                 patient = "CONCURRENTLY" in statement.upper()
                 self._configure(
                     max(self.patience, self.lock_timeout) if patient else self.lock_timeout, local=False
@@ -283,8 +283,8 @@ class _Run:
             self.conn.execute(f"{command} {row[0]}".encode())
 
     def _pause(self, migration: Migration, blockers: list[Session], busy: bool) -> None:
-        """As long as a try or more, so that those who queued behind it get through."""
-        what = "another migrator is at work" if busy else "waits for locks"
+        """As long as a try or longer, so that the sessions that queued behind it get through."""
+        what = "another migrator is running" if busy else "waits for locks"
         self.say(f"{migration}: {what}" + "".join(f"; {session}" for session in blockers))
         time.sleep((0.1 if busy else min(1.0, self.lock_timeout)) * random.uniform(0.5, 1.5))  # noqa: S311
 
@@ -294,7 +294,7 @@ class _Run:
         if busy:
             return MigrationFailed(
                 f"migration {migration} gave up after {self.patience:g} s: "
-                f"another migrator is at work: {names}. Wait for it, then {again}"
+                f"another migrator is running: {names}. Wait for it, then {again}"
             )
         pids = [str(session.pid) for session in blockers if session.pid]
         end = f"end them (SELECT pg_terminate_backend({pids[0]});)" if pids else "end them"

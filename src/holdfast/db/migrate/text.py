@@ -5,7 +5,7 @@ The leading comment lines of a file may say, each on its own line:
     -- holdfast: expand                       code that knows the migration before this one may run on it (the usual case)
     -- holdfast: expand (needs code >= N)     the same of code that knows migration N
     -- holdfast: contract (needs code >= N)   takes away what code that does not know migration N still uses
-    -- holdfast: no-transaction               for CREATE INDEX CONCURRENTLY; each statement bears a second run
+    -- holdfast: no-transaction               for CREATE INDEX CONCURRENTLY; each statement tolerates a second run
 """
 
 import re
@@ -83,7 +83,7 @@ class Migration:
 
     @property
     def statements(self) -> list[str]:
-        """The statements one by one, comments before them taken off."""
+        """The statements in order, without the comments before them."""
         return list(_statements(self.text))
 
     @property

@@ -44,7 +44,7 @@ def _pay(stage: Stage) -> None:
 
 
 def _unsure(stage: Stage) -> None:
-    """The line breaks behind the commit and before its answer. Who cannot know tries again."""
+    """The connection breaks after the commit and before its reply. The worker cannot know, and tries again."""
     order = stage.number("SELECT nextval('numbers')")
     conn = psycopg.connect(stage.url)
     try:
@@ -73,7 +73,7 @@ def _let_in(stage: Stage, yes: bool) -> None:
 
 
 def _away(stage: Stage) -> None:
-    """Nobody is let in, and whoever is in is put out: for workers, the server has stopped."""
+    """No connection is accepted, and existing ones are closed: for workers, the server has stopped."""
     seconds = stage.values["seconds"]
     stage.note(f"takes the database away for {seconds:g} s", "dead")
     _let_in(stage, False)
@@ -129,7 +129,7 @@ SCENE = Scene(
             lambda s: s.seen.get("cut", 0) > 0,
         ),
         Chapter(
-            "Take the database away for a moment. Workers wait, connect again, and go on.",
+            "Take the database away for a moment. Workers wait, connect again, and continue.",
             lambda s: "back" in s.seen,
         ),
         Chapter(

@@ -79,7 +79,7 @@ SCENE = Scene(
             lambda s: "wave" in s.seen,
         ),
         Chapter(
-            "What it held and had not begun goes back at once. Nobody waits for a lease to end.",
+            "Jobs that it had not begun go back at once. Nobody waits for a lease to end.",
             lambda s: any(member.state == "left" for member in s.crew.members.values()),
         ),
         Chapter(

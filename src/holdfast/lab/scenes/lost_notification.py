@@ -35,7 +35,7 @@ def _nobody_sleeps(stage: Stage) -> bool:
 
 
 def _is_asleep(stage: Stage) -> bool:
-    """In the registry of sleepers, and past its last look before it lay down."""
+    """In the registry of sleepers, and past its last claim before the sleep."""
     looked = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                 AND application_name = 'holdfast claim' AND query_start > clock_timestamp() - interval '0.6 seconds'"""
     return not _nobody_sleeps(stage) and not stage.number(looked)
@@ -51,7 +51,7 @@ def _untold(stage: Stage) -> None:
         handle = greet.using(conn=conn).enqueue(number=number)
         stage.note(f"enqueues {number} while nobody sleeps, and does not commit yet", "held")
         stage.start_ready()
-        stage.wait(lambda: _is_asleep(stage), "the worker lies down")
+        stage.wait(lambda: _is_asleep(stage), "the worker falls asleep")
         stage.note("the worker sleeps, and has heard nothing", "held")
     stage.sql("INSERT INTO commits (number, job) VALUES (%s, %s)", [number, handle.id])
     stage.note(f"commits {number}: no notification", "dead")
@@ -86,7 +86,7 @@ SCENE = Scene(
     name="lost_notification",
     title="A lost notification",
     short="Lost notification",
-    lead="A notification is a hint. Take it away, and the job is found all the same.",
+    lead="A notification is a hint. Take it away, and the job is still found.",
     story=(
         Chapter(
             "Enqueue. A sleeping worker is woken with the commit.",

@@ -16,7 +16,7 @@ from holdfast.operate.operator import Operator
 app = Holdfast()
 app.queue("reports")
 READING = "in the middle of a report"
-OLD = 2  # seconds that a transaction is open: whoever looks must name it
+OLD = 2  # seconds that a transaction is open: the view must name it
 _DEAD = "SELECT coalesce(sum(dead), 0) FROM left_rows"
 
 
@@ -89,7 +89,7 @@ def _play(stage: Stage, chance: random.Random) -> None:
         "every other job is done",
     )
     stage.act("vacuum")
-    stage.wait(lambda: stage.number(_DEAD), "dead rows stay, whoever vacuums")
+    stage.wait(lambda: stage.number(_DEAD), "dead rows stay, despite vacuum")
     stage.wait(
         lambda: stage.number(
             "SELECT count(*) FROM holders WHERE xact_start < clock_timestamp() - make_interval(secs => %s)",
@@ -135,7 +135,7 @@ SCENE = Scene(
         ),
     ),
     promise=Promise(
-        "Whoever holds back cleanup is named by the doctor, and its fix ends it.",
+        "The doctor names the session that holds back cleanup, and its fix ends it.",
         (
             ("jobs done", "SELECT count(*) FROM holdfast.archive"),
             ("dead rows", _DEAD),
@@ -147,7 +147,7 @@ SCENE = Scene(
         ),
         ("old transactions that the doctor left",),
     ),
-    unsafe="A doctor who waits an hour",
+    unsafe="A doctor that waits an hour",
     then="The limit of an open transaction (horizon) is an hour. Nobody is named, and the dead rows stay.",
     schema=(
         "CREATE TABLE looks (at timestamptz NOT NULL DEFAULT clock_timestamp(), named int NOT NULL)",

@@ -143,7 +143,7 @@ SCENE = Scene(
         (
             ("orders paid", "SELECT count(*) FROM orders"),
             (
-                "receipts for nothing",
+                "receipts without payment",
                 "SELECT count(*) FROM mails m WHERE NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)",
             ),
             (
@@ -152,10 +152,10 @@ SCENE = Scene(
                    (SELECT FROM holdfast.jobs j WHERE (j.payload->>'order_id')::int = o.id)""",
             ),
         ),
-        ("receipts for nothing", "orders without a job"),
+        ("receipts without payment", "orders without a job"),
     ),
     unsafe="Enqueue beside the payment",
-    then="The job is written by a transaction of its own. Roll the payment back, and the receipt goes out all the same.",
+    then="The job is written by a transaction of its own. Roll the payment back, and the receipt still goes out.",
     schema=(
         ORDERS_TABLE,
         MAILS_TABLE,

@@ -145,7 +145,7 @@ SCENE = Scene(
             "holdfast.work",
             """SELECT right(w.id::text, 6) AS id, 'order ' || (w.payload->>'order_id') AS about, w.status, w.attempts,
                       w.crashes, w.suspect > 0 AS suspect FROM holdfast.work w ORDER BY w.seq LIMIT 20""",
-            "deaths that each job was in, and who is a suspect",
+            "deaths of each job, and which job is a suspect",
         ),
         Rows(
             "holdfast.dead_letters",

@@ -59,10 +59,10 @@ def _seats(stage: Stage) -> set[int]:
 
 
 def _round(stage: Stage) -> None:
-    """Write down who owns which key now, once the ring has heard of everybody."""
+    """Record the owner of each key, once the ring knows every worker."""
     stage.wait(
         lambda: _seats(stage) == {m.pid for m in stage.crew.alive if not stage.seen.get(f"leaves {m.name}")},
-        "the ring knows who is there",
+        "the ring knows its workers",
     )
     number = stage.number("SELECT coalesce(max(round), 0) + 1 FROM owners")
     for key, pid in _owners(stage).items():
@@ -112,7 +112,7 @@ SCENE = Scene(
     short="Ring",
     lead="Workers join, leave and die. Watch which keys move.",
     story=(
-        Chapter("Write down who owns which key.", lambda s: s.number("SELECT count(*) FROM owners") > 0),
+        Chapter("Record the owner of each key.", lambda s: s.number("SELECT count(*) FROM owners") > 0),
         Chapter(
             "Enqueue a job for each key: its owner runs it.",
             lambda s: s.number("SELECT count(*) FROM ran") > 0,
@@ -122,7 +122,7 @@ SCENE = Scene(
             lambda s: s.number("SELECT coalesce(max(round), 0) FROM owners") > 1,
         ),
         Chapter(
-            "Drain one, or kill it. Only its keys move, and each goes on with its next number.",
+            "Drain one, or kill it. Only its keys move, and each continues with its next number.",
             lambda s: len(s.crew.members) > len(s.crew.alive),
         ),
     ),
@@ -135,7 +135,7 @@ SCENE = Scene(
                 "SELECT count(*) FROM moves WHERE round = (SELECT max(round) FROM owners)",
             ),
             (
-                "moved for nothing",
+                "needless moves",
                 """SELECT count(*) FROM moves m WHERE
                    EXISTS (SELECT FROM owners o WHERE o.round = m.round AND o.pid = m.before)
                    AND EXISTS (SELECT FROM owners o WHERE o.round = m.round - 1 AND o.pid = m.after)""",
@@ -145,7 +145,7 @@ SCENE = Scene(
                 "SELECT count(*) FROM ran a JOIN ran b ON b.key = a.key AND b.n > a.n AND b.number < a.number",
             ),
         ),
-        ("moved for nothing", "out of order"),
+        ("needless moves", "out of order"),
     ),
     unsafe="hash mod N",
     then="The same keys and the same workers, owned by bucket mod N: computed, no worker does it. A worker that comes or "
@@ -171,7 +171,7 @@ SCENE = Scene(
             "holdfast.seats",
             """SELECT s.seat, k.pid, k.status FROM holdfast.seats s JOIN holdfast.workers k ON k.id = s.worker
                ORDER BY s.seat LIMIT 20""",
-            "the ring: who sits where",
+            "the ring: seats and their workers",
         ),
         Rows(
             "moves",

@@ -19,7 +19,7 @@ def _place(step: str) -> str:
 
 
 def _does(step: str, order_id: int) -> None:
-    """What the shop next door saw."""
+    """The calls that the other shop got."""
     with outside.apart(app) as conn:
         conn.execute(
             "INSERT INTO effects (step, order_id, pid) VALUES (%s, %s, %s)", [step, order_id, os.getpid()]
@@ -55,7 +55,7 @@ async def release(order_id: int) -> None:
 
 @app.workflow()
 async def checkout(wf: Workflow, order_id: int, declined: bool = False) -> str:
-    """Called again from the top by whoever takes over, and given what was recorded."""
+    """Called again from the top by the next owner, with the recorded results."""
     wf.on_failure(release, order_id)
     await wf.step(reserve, order_id)
     await _rest("reserve")
@@ -141,7 +141,7 @@ SCENE = Scene(
             lambda s: any(member.state == "killed" for member in s.crew.members.values()),
         ),
         Chapter(
-            "Let go. The other worker is given what was recorded, and goes on with the next step.",
+            "Let go. The other worker gets the records, and continues with the next step.",
             lambda s: s.number("SELECT count(*) FROM effects WHERE step = 'ship'") > 0,
         ),
         Chapter(
@@ -158,13 +158,13 @@ SCENE = Scene(
                 "SELECT count(*) FROM (SELECT FROM effects GROUP BY step, order_id HAVING count(*) > 1) e",
             ),
             (
-                "reserved for nothing",
+                "needless reservations",
                 """SELECT count(*) FROM effects r WHERE r.step = 'reserve' AND NOT EXISTS
                    (SELECT FROM effects e WHERE e.order_id = r.order_id AND e.step IN ('ship', 'release'))
                    AND NOT EXISTS (SELECT FROM holdfast.work)""",
             ),
         ),
-        ("steps done twice", "reserved for nothing"),
+        ("steps done twice", "needless reservations"),
     ),
     unsafe="A plain job in place of a workflow",
     then="The same steps in one handler. After a crash all of them run again, and nobody undoes what a failure leaves.",

@@ -119,7 +119,7 @@ SCENE = Scene(
         Rows(
             "labels",
             "SELECT 'order ' || order_id AS about, generation, pid FROM labels ORDER BY order_id DESC LIMIT 20",
-            "what lies in the store now",
+            "content of the store now",
         ),
         Rows(
             "holdfast.fences",

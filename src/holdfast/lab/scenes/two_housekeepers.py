@@ -151,7 +151,7 @@ SCENE = Scene(
         Rows(
             "holdfast.workers",
             "SELECT pid, status, ended, fenced_at IS NOT NULL AS fenced FROM holdfast.workers ORDER BY started_at LIMIT 20",
-            "who is alive",
+            "workers and their status",
         ),
         DONE,
     ),

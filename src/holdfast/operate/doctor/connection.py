@@ -1,4 +1,4 @@
-"""The way to the server: LISTEN, poolers, clocks, and how many connections there are."""
+"""The way to the server: LISTEN, poolers, clocks, number of connections."""
 
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -9,12 +9,12 @@ from ..advice import Advice, advise, run_sql
 from ..wording import several, span
 from .finding import Check, Finding, Patient
 
-# Of a worker, beside one for each slot: four spare ones for handlers, and one for each loop of its own.
+# Connections of a worker beside one for each slot: four spare ones for handlers, and one for each engine loop.
 BESIDE = 4 + 7
 
 
 def check_listen(p: Patient) -> Iterator[Finding]:
-    """Where workers do not want to be woken, nobody needs it."""
+    """Where workers do not want to be woken, no check is needed."""
     settings = p.database.settings
     if settings.notify and not p.probe.listen(p.limits.listen):
         where = "at listen_url" if settings.listen_url else "on this connection"
@@ -45,7 +45,7 @@ def check_pooler(p: Patient) -> Iterator[Finding]:
 
 
 def direct_address(p: Patient, code: str = "use_database_url") -> Advice:
-    """The server itself, as it sees itself; a password is for the reader to add."""
+    """The server's own address; the reader adds a password."""
     s = p.server
     name, user = quote(s.name, safe=""), quote(s.user, safe="")
     if s.address is not None:

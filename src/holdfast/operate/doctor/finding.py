@@ -1,4 +1,4 @@
-"""What a check says, and what it has to go by."""
+"""The result of a check, and what checks share."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -22,25 +22,25 @@ class Finding:
     code: str
     level: Level
     what: str
-    fix: list[Advice]  # what removes it, in order
+    fix: list[Advice]  # its fixes, in order
     details: list[str] = field(default_factory=list)
-    otherwise: list[Advice] = field(default_factory=list)  # other ways out, one of which is enough
-    jobs: int = 0  # that wait or died because of it, as far as they were counted
-    lasts: float | None = None  # seconds that it has been so, where that is known: of several, the longest
+    otherwise: list[Advice] = field(default_factory=list)  # alternatives, one of which is enough
+    jobs: int = 0  # that wait or died because of it, as far as counted
+    lasts: float | None = None  # seconds since it began, if known: of several, the longest
 
 
 class Left(str):
-    """What a fix says of something that it did not touch."""
+    """A fix reports this for what it did not touch."""
 
     __slots__ = ()
 
 
 class NotChecked(Exception):
-    """This check cannot be made here, and why."""
+    """This check cannot be made here, with the reason."""
 
 
 class Patient:
-    """The database under examination, and what several checks want to know about it, asked once."""
+    """The database under examination, and answers that several checks share, asked once."""
 
     def __init__(
         self, database: Database, probe: Probe, limits: Limits, knows: Knows, actor: str | Actor = ""
@@ -64,15 +64,15 @@ class Patient:
         return self.probe.look(read_catalog())
 
     def fixing(self, name: str, **other: float) -> Advice:
-        """A fix of ours, under the limits that the finding was made with."""
+        """A fix of the doctor's, under the limits that the finding was made with."""
         return advise("fix", name=name, limits=replace(self.limits, **other).changed())
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    about: str  # what is so when nothing is found
+    about: str  # the sentence when nothing is found
     codes: tuple[str, ...]
     run: Callable[[Patient], Iterable[Finding]]
     needs_schema: bool = True
-    compares: bool = False  # with what this release makes, so not where a newer one made it
+    compares: bool = False  # compares with this release's schema, so not used where a newer release made it

@@ -1,4 +1,4 @@
-"""The jobs themselves: what is stranded, stuck, deadly, quarantined, unknown, dead or not tidied up."""
+"""The jobs themselves: stranded, stuck, deadly, quarantined, unknown, dead, or not tidied up."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from .finding import Check, Finding, Left, Level, Patient
 
 _NAMED = 20  # jobs that a command names
 
-# Nobody there -------------------------------------------------------------------------------------------------------
+# No worker -------------------------------------------------------------------------------------------------------
 
 
 def check_workers(p: Patient) -> Iterator[Finding]:
-    """Said at once: no queue with due jobs is to be without a worker. Where it lasts, it is an error."""
+    """Reported at once: no queue with due jobs may be without a worker. If it lasts, it is an error."""
     found = p.probe.look(store.unserved_queues(p.dead_after, 0.0))
     if found:
         level: Level = "error" if any(p.limits.is_late(u.seconds) for u in found) else "warning"
@@ -102,7 +102,7 @@ def _owner(c: Unswept) -> str:
 
 
 def _sweep(p: Patient, claims: list[Unswept], live: bool) -> list[Advice]:
-    """Without a worker nobody sweeps. With one, what it cannot take is locked by somebody in a long transaction."""
+    """Without a worker nobody sweeps. With one, a claim that it cannot take is locked by a long transaction."""
     if not live:
         return [start_worker(queue) for queue in sorted({c.queue for c in claims})]
     queues, workers = sorted({c.queue for c in claims}), sorted({c.worker for c in claims})
@@ -118,7 +118,7 @@ def _long(h: LongHeld) -> str:
 
 
 def check_forgotten(p: Patient) -> Iterator[Finding]:
-    """A worker that was heard of within dead_after has reported since the job was so old."""
+    """A worker that sent a heartbeat within dead_after has reported since the job was this old."""
     found = p.probe.look(store.forgotten_jobs(p.limits.usual, p.limits.stuck + p.dead_after, p.dead_after))
     if found:
         what = (

@@ -1,4 +1,4 @@
-"""Keys: what is blocked, parked or held after its trial, and lets nothing of its key run."""
+"""Keys that are blocked, parked or held after a trial, so that none of their jobs runs."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -12,8 +12,8 @@ from ..advice import Advice, advise
 from ..wording import cut, listed, moment, several, them
 from .finding import Check, Finding, Patient
 
-MOST_KEYS = 1000  # keys that are looked at
-_NAMED = 20  # keys that a command names; of more it means all
+MOST_KEYS = 1000  # keys that are read
+_NAMED = 20  # keys that a command names; if there are more, it means all
 
 
 def check_keys(p: Patient) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What an operator reads first: what is worst, and a cause before what follows from it."""
+"""The order of findings: the worst first, and a cause before its consequences."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _STILL = (
     "parked_keys",
 )
 _READERS = ("stopped_subscription", "unowned_subscription", "blocked_subscription", "paused_subscription")
-# What one of these causes as well. The cure of the cause is the cure.
+# Consequences of each cause. Fixing the cause fixes them.
 CAUSES: dict[str, tuple[str, ...]] = {
     "dead_rows": ("horizon_session", "horizon_prepared", "horizon_slot"),
     "unusual_backlog": _STILL,
@@ -29,7 +29,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 
 def worst_first(findings: Sequence[Finding]) -> list[Finding]:
-    """By level, then by jobs that it touches, then in the order of the checks. What has its cause here stands behind it."""
+    """By level, then by the number of jobs, then in the order of the checks. A consequence comes behind its cause."""
     found = sorted(findings, key=lambda finding: (_level(finding), -finding.jobs))
     ordered: list[Finding] = []
     for finding in found:
@@ -40,7 +40,7 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _causes(one: Finding, other: Finding) -> bool:
-    """What is a remark explains no trouble."""
+    """A remark is no cause of trouble."""
     return one.code in CAUSES.get(other.code, ()) and _level(one) <= _level(other)
 
 

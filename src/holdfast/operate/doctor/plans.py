@@ -1,4 +1,4 @@
-"""What the planner would do with the statements of a job's life: none may read or sort a whole queue."""
+"""The planner's choices for the statements of a job's life: none may read or sort a whole queue."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +21,10 @@ from .schema import build_indexes, revive_indexes
 
 _NOBODY = UUID(int=0)
 _WORKER = "doctor"
-# Switched off, each makes the planner look for another way, and there is none that is cheap.
+# If one of them is switched off, the planner must find another way, and none is cheap.
 _PLANNER = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_nestloop")
 
-_WALKS = ("claim", "scan_priorities")  # in index order, whatever waits
+_WALKS = ("claim", "scan_priorities")  # in index order, however much waits
 _BIG = 1_000_000  # bytes
 _QUEUES = 20  # the largest ones; the others have the same tables and the same plans
 
@@ -32,7 +32,7 @@ Plan = dict[str, Any]
 
 
 def hot_statements(queue: str) -> list[Statement[Any]]:
-    """What runs per job or per batch of one queue."""
+    """Statements that run per job or per batch of one queue."""
     grant = Grant(queue, _NOBODY, 1, _NOBODY)
     renewing = renew(_WORKER, [grant], 60.0)
     first = next(renewing)
@@ -49,7 +49,7 @@ def hot_statements(queue: str) -> list[Statement[Any]]:
 
 
 def troubles(plan: Plan, kept: set[str], big: set[str]) -> Iterator[str]:
-    """One of the `kept` tables read from end to end, or a `big` one sorted before anything was left out of it."""
+    """One of the `kept` tables read from end to end, or a `big` one sorted before a filter."""
     if plan["Node Type"] == "Seq Scan" and plan.get("Relation Name") in kept:
         yield f"reads all of holdfast.{'archive' if plan['Relation Name'] in SLOTS else plan['Relation Name']}"
     if "Sort" in plan["Node Type"]:
@@ -74,7 +74,7 @@ def check_plans(p: Patient) -> Iterator[Finding]:
         if not (q.queue and q.attached):
             continue
         for statement in [*hot_statements(q.queue), revoke_expired(500)]:
-            # A small table is sorted in no time, and the others look at rows that were named or set aside.
+            # Sorting a small table costs nothing, and the others read rows that were named or set aside.
             big = {q.table} if q.bytes >= _BIG and statement.name in _WALKS else set()
             said = sorted(set(troubles(p.probe.plan(statement), kept, big)))
             found += [f"queue {q.queue}: {statement.name} {trouble}" for trouble in said]
@@ -85,7 +85,7 @@ def check_plans(p: Patient) -> Iterator[Finding]:
 
 
 def _cause(p: Patient) -> list[Advice]:
-    """What makes the planner do so: an index that is not there, a switch that is off, or no statistics."""
+    """The reason for the plan: a missing index, a disabled switch, or no statistics."""
     fix = []
     if any(d.key.kind == "index" and d.expected for d in compare(p.catalog)):
         fix.append(build_indexes(p))
@@ -106,7 +106,7 @@ def check_planner(p: Patient) -> Iterator[Finding]:
 
 
 def _switched_off(p: Patient) -> tuple[list[str], list[str]]:
-    """For whom which kind of plan is switched off, and the statements that take it back."""
+    """For which roles a kind of plan is disabled, and the statements that enable it."""
     off = [o for o in p.probe.look(store.overrides(_PLANNER)) if o.value == "off"]
     details = [f"{o.name} is off for {o.whose}" for o in off]
     statements = [o.reset for o in off]

@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 _Fix = Callable[[Patient], Iterator[str]]
-# What `--fix NAME` does, and which check says whether it helped.
+# What `--fix NAME` does, and the check that shows whether it helped.
 FIXES: dict[str, tuple[_Fix, str]] = {
     "vacuum": (server.fix_vacuum, "vacuum"),
     "freeze": (server.fix_freeze, "vacuum"),
@@ -39,7 +39,7 @@ FIXES: dict[str, tuple[_Fix, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One check: nothing found, findings, or why it was not made."""
+    """The result of one check: nothing found, findings, or why it was not made."""
 
     name: str
     about: str
@@ -98,7 +98,7 @@ def fix(
     limits: Limits | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Procedure[Diagnosis]:
-    """Do what a finding advises, reporting each step when it is done, then look again."""
+    """Do what a finding advises, reporting each finished step, then check again."""
     what, _, which = name.partition(":")
     if what not in FIXES or (which and what != "horizon"):
         raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
@@ -120,7 +120,7 @@ def _fix(
             for line in server.fix_horizon(patient, which) if which else act(patient):
                 done.append(line)
                 on_step(line)
-        finally:  # what was done before an error is done
+        finally:  # steps before an error are done
             acted = [line for line in done if not isinstance(line, Left)]
             if acted and what != "stranded":  # which writes it in the transaction that does it
                 said = {"fix": name, "done": [cut(line, 300) for line in acted[:50]]}
@@ -164,11 +164,11 @@ def _make(patient: Patient, check: Check, only: set[str]) -> Checked:
     try:
         for finding in check.run(patient):
             if not only or check.name in only or finding.code in only:
-                findings.append(finding)  # noqa: PERF401 what was found before it stopped counts
+                findings.append(finding)  # noqa: PERF401 findings before it stopped count
     except (
         NotChecked,
         DatabaseError,
-    ) as error:  # a privilege, a timeout, a lock, or the server does not have it
+    ) as error:  # a privilege, a timeout, a lock, or a feature that the server lacks
         why = cut(str(error), 300)
         is_slow = "statement timeout" in why
         if is_slow:

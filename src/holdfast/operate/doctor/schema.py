@@ -1,4 +1,4 @@
-"""The schema: pending migrations, drift from what this release makes, indexes, queues and their tables."""
+"""The schema: pending migrations, differences from this release, indexes, queues and their tables."""
 
 from collections.abc import Iterator
 
@@ -75,7 +75,7 @@ def describe(d: Difference) -> str:
 
 def _extra(kind: str, found: Facts) -> str:
     if kind == "function":
-        return "another function by the name of ours, which a call may mean"
+        return "another function of the same name, which a call may reach"
     if kind == "column":
         return "NOT NULL and without a default, so no row can be written"
     return str(found.get("definition"))
@@ -159,7 +159,7 @@ def _torn(p: Patient) -> tuple[list[QueueTable], list[QueueTable]]:
 
 
 def _restore(q: QueueTable) -> list[Advice]:
-    """Attach its table; where that is gone, make the queue again: empty, and with the usual rules."""
+    """Attach its table; if that is gone, create the queue again: empty, and with the default rules."""
     if q.exists:
         return [run_sql(statements.attach_queue(q))]
     return [run_sql(statements.forget_queue(q)), advise("create_queue", queue=q.queue or "")]
@@ -179,7 +179,7 @@ CHECKS = (
     ),
     Check(
         "schema",
-        "the schema is what this release makes, and nothing is in its way",
+        "the schema is exactly what this release makes",
         ("schema_drift", "storage_drift", "schema_extra", "trigger_extra"),
         check_schema,
         compares=True,

@@ -1,4 +1,4 @@
-"""The server: durability, vacuum, and who holds back the horizon."""
+"""The server: durability, vacuum, and which sessions hold back the horizon."""
 
 import functools
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def check_writable(p: Patient) -> Iterator[Finding]:
 
 
 def _writing_again(p: Patient, source: str) -> list[Advice]:
-    """Where it is set for this role or database, it is taken back there; other roles may be meant to read only."""
+    """If it is set for this role or database, the fix resets it there; other roles may be meant to read only."""
     if source == "client":  # by an option in the address
         return [direct_address(p)]
     role, database = f"role {p.server.user}", f"database {p.server.name}"
@@ -44,7 +44,7 @@ def _writing_again(p: Patient, source: str) -> list[Advice]:
     own = [
         o.reset for o in p.probe.look(store.overrides(("default_transaction_read_only",))) if o.whose in ours
     ]
-    allowed = "SET default_transaction_read_only = off"  # for this session: it is to change something
+    allowed = "SET default_transaction_read_only = off"  # for this session, which will change something
     if own:
         return [run_sql(allowed, *own)]
     return [run_sql("ALTER SYSTEM SET default_transaction_read_only = off", _RELOAD)]
@@ -164,7 +164,7 @@ def _slots(p: Patient) -> Iterator[Finding]:
         what = f"{several(len(slots), 'replication slot')} far behind: vacuum cannot remove what they may still want"
         unused = [s.name for s in slots if not s.active]
         fix = [run_sql(f"SELECT pg_drop_replication_slot({literal(name)})") for name in unused]
-        if len(unused) < len(slots):  # whoever reads from it is to catch up, or to leave
+        if len(unused) < len(slots):  # its reader must catch up, or be removed
             fix.append(run_sql("SELECT * FROM pg_stat_replication"))
         details = [
             f"{s.name} ({s.kind}, {'in use' if s.active else 'not in use'}): {s.transactions or 0:,} transactions behind"
@@ -176,7 +176,7 @@ def _slots(p: Patient) -> Iterator[Finding]:
 
 
 def fix_horizon(p: Patient, pid: str = "") -> Iterator[str]:
-    """End one session, or all that are in a transaction for longer than the limit."""
+    """End one session, or all that have been in a transaction for longer than the limit."""
     if pid and not pid.isdigit():
         raise ConfigurationError(f"horizon:{pid} names no process. Write horizon:PID, such as horizon:4711")
     limit, xids = p.limits.horizon, int(p.limits.horizon_xids)

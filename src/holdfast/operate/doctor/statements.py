@@ -21,7 +21,7 @@ def _table(key: Key) -> str:
 
 
 def build_index(d: Difference) -> list[str]:
-    """An index that is missing, or is on other columns. The one of all archive slots takes in those of the single slots."""
+    """An index that is missing, or is on other columns. The parent of all archive slots includes those of single slots."""
     assert d.expected is not None
     table, name, expected = _table(d.key), ident(d.key.name), d.expected
     unique = "UNIQUE " if expected["unique"] else ""
@@ -41,7 +41,7 @@ def _drop_index(d: Difference) -> str:
 
 
 def revive_index(key: Key, *, ours: bool) -> str:
-    """An invalid one: rebuilt when it is ours, dropped when it is a leftover of a build that failed."""
+    """An invalid one: rebuilt if this release makes it, dropped if a failed build left it."""
     index = f"holdfast.{ident(key.name)}"
     if key.of == "archive":
         return f"DROP INDEX {index}"  # then it is missing
@@ -59,7 +59,7 @@ def drop_extra(d: Difference) -> str:
             return f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY"
         case "function":
             return f"DROP ROUTINE {table}{d.key.name}"
-        case "column":  # what is in it stays
+        case "column":  # its rows stay
             return f"ALTER TABLE {table} ALTER COLUMN {name} DROP NOT NULL"
     return f"DROP INDEX CONCURRENTLY holdfast.{name}"
 
@@ -69,7 +69,7 @@ def drop_column(d: Difference) -> str:
 
 
 def attach_queue(queue: QueueTable) -> str:
-    """Its table is there and is no partition of `work`."""
+    """Its table exists and is no partition of `work`."""
     table, name = f"holdfast.{ident(queue.table)}", literal(queue.queue or "")
     return f"ALTER TABLE holdfast.work ATTACH PARTITION {table} FOR VALUES IN ({name})"
 

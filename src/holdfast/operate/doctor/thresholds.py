@@ -1,4 +1,4 @@
-"""From where on something is worth a word: the only table of thresholds. The doctor's checks and the runbook read it."""
+"""The limits above which something is reported: the only table of thresholds. Doctor and runbook read it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ class Limits:
     skew: float = 1.0  # seconds between this machine's clock and the server's
     stuck: float = 60.0  # seconds that a due job, a sweep or a schedule may be late
     failing: float = 0.05  # share of the attempts that may fail
-    cancel: float = 300.0  # seconds that a job may go on after it was asked to stop
+    cancel: float = 300.0  # seconds that a job may continue after it was asked to stop
     running: float = 14_400.0  # seconds that a job may run
     usual: float = 10.0  # times its usual time that a job may be claimed by a worker that does not run it
     paused: float = 86_400.0  # seconds that a pause may last
@@ -31,7 +31,7 @@ class Limits:
     def changed(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
-    # What several questions ask. SQL that leaves rows out by a threshold uses >= as well.
+    # Comparisons that several questions share. SQL that filters by a threshold uses >= as well.
 
     def is_late(self, seconds: float | None) -> bool:
         """A due job, by how long it has been due."""

@@ -1,4 +1,4 @@
-"""What due jobs wait for because somebody or something said so: a pause, an open breaker, a limit."""
+"""Pauses, open breakers and limits that due jobs wait for."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from .finding import Check, Finding, Patient
 
 
 def check_paused(p: Patient) -> Iterator[Finding]:
-    """One that jobs wait for is worth more than a remark."""
+    """A pause that jobs wait for is more than a remark."""
     found = p.probe.look(store.long_paused(p.limits.paused, p.limits.stuck))
     for kind in ("queue", "task"):
         of_kind = [x for x in found if x.what == kind]
@@ -89,7 +89,7 @@ def _breaker(b: BreakerSeen, behind: Count) -> str:
 
 
 def check_limits(p: Patient) -> Iterator[Finding]:
-    """A limit that is used up while jobs wait for long, and workers have slots for more."""
+    """A limit that is used up while jobs wait for long, and workers have free slots."""
     fix, details, jobs, waits = [], [], [], []
     late = p.probe.look(store.held_back(p.dead_after, p.limits.stuck))
     rules = p.probe.look(queue_rules([one.queue for one in late])) if late else {}
@@ -112,7 +112,7 @@ def check_limits(p: Patient) -> Iterator[Finding]:
 
 
 def _in_the_way(one: HeldBack, rules: QueueRules, use: LimitUse) -> tuple[str, object, str] | None:
-    """The rule, twice what it is, and how it stands."""
+    """The rule, twice its value, and its use."""
     limit = rules.concurrency
     if limit is not None and use.running >= limit and one.slots > limit:
         why = f"{use.running:,} of {limit:,} run, of {one.slots:,} slots of live workers"

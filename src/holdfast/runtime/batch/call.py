@@ -1,9 +1,9 @@
 """One call for many jobs, where something is around each of them.
 
-Each job of the batch goes its own way through payload, middleware and spans, as any job does, and these ways meet here: when
-the last one has come, the handler is called once, and each goes back with an outcome of its own. A job that ends on its way
-(cancelled, a bad payload, middleware that does not let it through) is not in the batch. One that is lost or cancelled while
-the handler runs ends by itself; the handler goes on for the others, and is stopped when none is left.
+Each job of the batch passes payload, middleware and spans by itself, as any job does, and they all meet here: when the last
+one has arrived, the handler is called once, and each job returns with its own outcome. A job that ends before the call
+(cancelled, a bad payload, refused by middleware) is not in the batch. If a job is lost or cancelled while the handler
+runs, that job ends; the handler continues for the others, and is stopped when none is left.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ..job import Job
 from .handler_call import Ending, call_handler, outcome_of, stopped
 from .items import Batch, Item
 
-_LATE = 5.0  # seconds: middleware that holds a lock around call_next would keep the others out for ever
+_LATE = 5.0  # seconds: middleware with a lock around call_next would otherwise block the others for ever
 
 
 async def run_each(
@@ -34,7 +34,7 @@ async def run_each(
     worker: Callable[[], str],
     conclude: Callable[[Running, Outcome], None],
 ) -> None:
-    """A batch in one slot: each job on its own way to the one call, and back from it."""
+    """A batch in one slot: each job passes its middleware, waits for the one call, and returns with its outcome."""
     call = Call(members, handler, executor)
 
     async def run(running: Running) -> None:
@@ -63,17 +63,17 @@ class Call:
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._coming = {id(running): running for running in group}
-        self._items: dict[int, Item[Any]] = {}  # those that wait here for the call to end
+        self._items: dict[int, Item[Any]] = {}  # jobs that wait here for the call to end
         self._context = contextvars.copy_context()
         self._late: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
 
     async def join(self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]) -> Outcome:
-        """The end of a job's own way: wait for the others and for the call, and take this job's outcome."""
+        """The innermost step of a job: wait for the others and for the call, and take this job's outcome."""
         item: Item[Any] = Item(arguments["item"], running, handler, self._executor.job_of)
         if self._late is None:
-            self._context = contextvars.copy_context()  # the handler runs in the first job's, so in its span
+            self._context = contextvars.copy_context()  # the handler runs in the first job's span
             self._late = self._loop.call_later(_LATE, self._go)
         self._items[id(running)] = item
         self.came(running)
@@ -84,11 +84,11 @@ class Call:
         finally:
             self._items.pop(id(running))
             if not self._items and self._task is not None:
-                self._task.cancel()  # nobody is left to work for; it has ended already, but for that
+                self._task.cancel()  # no job is left; the call has ended already, except in this case
         return outcome_of(item, ending)
 
     def came(self, running: Running, _: object = None) -> None:
-        """It is here, or has ended on its way and does not come."""
+        """The job has arrived, or has ended before the call."""
         self._coming.pop(id(running), None)
         if not self._coming:
             self._go()

@@ -1,9 +1,9 @@
-"""Batches that gather: jobs of batch tasks that are claimed and wait for company.
+"""Batches that gather: claimed jobs of batch tasks that wait for more.
 
-A gathering job takes no slot, so claims go on while a batch fills. It is held like any other: renewed, handed back by a
-drain, and out of its batch when it is lost or cancelled. A batch is due when it is full, `wait` seconds after its first
-job, or when it is the largest and all that gathers has come to the bytes that may wait here; from then on it waits for a
-slot as a job does. Tasks and versions do not mix.
+A gathering job takes no slot, so claims continue while a batch fills. It is held like any other: renewed, handed back by a
+drain, and removed from its batch when it is lost or cancelled. A batch is due when it is full, `wait` seconds after its
+first job, or when it is the largest and the gathering payloads have reached the limit of bytes; then it waits for a
+slot as a job does. A batch has jobs of one task and version only.
 """
 
 import time
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..handler import Handler, Handlers
 from ..inflight import Running
 
-_MOST = 500  # jobs wished for at once, beyond the free slots
+_MOST = 500  # jobs wanted at once, beyond the free slots
 
 
 @dataclass(slots=True, eq=False)
@@ -52,13 +52,13 @@ class Batches:
 
     @property
     def wish(self) -> int:
-        """What the open batches lack, while claims bring nothing but jobs for them: others would wait here for a slot."""
+        """How many jobs the open batches lack, while claims bring jobs for batches only: others would wait for a slot."""
         if not self._only_ours:
             return 0
         return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST)
 
     def gather(self, claimed: list[Running]) -> list[Running]:
-        """Take those of batch tasks. Returns the others."""
+        """Take the jobs of batch tasks. Returns the others."""
         if not self._some:
             return claimed
         others = [running for running in claimed if not self._take(running)]
@@ -84,8 +84,8 @@ class Batches:
         return True
 
     def alone(self, suspects: Sequence[Running]) -> list[Running]:
-        """A suspect goes at once and in a batch of its own, or nobody could tell whose crash it is. Answers those that are
-        not for a batch."""
+        """A suspect starts at once, in a separate batch, so that a crash can be attributed to it. Returns the jobs that
+        are not for a batch."""
         before, self._open, self._only_ours = self._open, {}, False
         others = [running for running in suspects if not self._take(running)]
         self.hurry()
@@ -93,7 +93,7 @@ class Batches:
         return others
 
     def hurry(self) -> None:
-        """Nothing more is to come: let every batch go as it is."""
+        """No more jobs will come: start every batch as it is."""
         for key in list(self._open):
             self._fall_due(key)
 
@@ -113,7 +113,7 @@ class Batches:
         self._due.append(group)
 
     def drop(self, running: Running) -> bool:
-        """It is lost or cancelled. False: it is not waiting here."""
+        """The job is lost or cancelled. False: it is not waiting here."""
         for group in (*self._open.values(), *self._due):
             if running in group.members:
                 group.members.remove(running)
@@ -123,14 +123,14 @@ class Batches:
         return False
 
     def stale(self, seconds: float) -> list[Running]:
-        """Members of batches that have been due for so long without a slot. They are no longer here."""
+        """Remove and return members of batches that have been due for longer than that without a slot."""
         old = [group for group in self._due if time.monotonic() - group.due_at > seconds]
         for group in old:
             self._due.remove(group)
         return _members(old)
 
     def clear(self) -> list[Running]:
-        """Everything that waits here. It is no longer here."""
+        """Remove and return everything that waits here."""
         everything = _members([*self._open.values(), *self._due])
         self._open.clear()
         self._due.clear()

@@ -1,4 +1,4 @@
-"""The one call of a batch handler, and what its end means for a job that it said nothing of."""
+"""The one call of a batch handler, and what its end means for a job without an outcome of its own."""
 
 import asyncio
 import functools
@@ -19,7 +19,7 @@ from ..inflight import Running
 from ..threads import Threads
 from .items import Batch, Item
 
-Ending = Callable[[Running], Outcome]  # how the call ended, for a job that it said nothing of
+Ending = Callable[[Running], Outcome]  # how the call ended, for jobs without an outcome of their own
 _RETURNED = (
     "{} returned {}; a batch handler returns None, and gives a job its result with item.complete(result)"
 )
@@ -50,13 +50,13 @@ def _nothing(handler: Handler) -> Outcome:
 
 
 def _is_cancelled(item: Item[Any]) -> bool:
-    """It knows: whoever never asked for its job cannot have heard of it by check()."""
+    """True once its job was asked for: only then check() can have reported it."""
     job = item._running.job
     return job is not None and job._cancelled
 
 
 def outcome_of(item: Item[Any], ending: Ending) -> Outcome:
-    """What was said of it, or what the end of the call means for it."""
+    """The outcome that the handler set, or the one that follows from the end of the call."""
     try:
         return item._outcome or ending(item._running)
     except BaseException as error:  # noqa: BLE001 methods of what the handler raised may raise
@@ -80,8 +80,8 @@ def _timed_out(handler: Handler, running: Running) -> Outcome:
 
 
 def _raised(handler: Handler, error: BaseException, one_cancelled: bool, running: Running) -> Outcome:
-    """What the call raised is for every item that nothing was said of, but for what item.job.check() raises: that is about
-    one item, and the others go back as they were."""
+    """An error of the call counts for every item without an outcome. An error of item.job.check() is about one item only;
+    the other items are released."""
     if isinstance(error, LeaseLost) or (isinstance(error, Cancel) and one_cancelled):
         job, claimed = running.job, running.claimed
         if running.stop == LOST or (job is not None and job.lost):

@@ -1,7 +1,7 @@
-"""One call for many jobs, where nothing is around any of them: all of them are in the call's own task.
+"""One call for many jobs when none of them has middleware or spans: all of them are in the call's own task.
 
-They come together and end together, so that none needs a task. One that is lost, cancelled or released while the handler
-runs leaves: it ends by itself, and the handler goes on for the others. It is stopped when none is left.
+They start together and end together, so none needs a task. A job that is lost, cancelled or released while the handler
+runs leaves the batch; the handler continues for the others, and is stopped when none is left.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Starter(Protocol):
 
 
 class Attempts(Protocol):
-    """What becomes of the jobs of a batch."""
+    """What happens to the jobs of a batch."""
 
     @property
     def dispatcher(self) -> Starter: ...
@@ -47,7 +47,7 @@ class Attempts(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Calls:
-    """How batches are called: each in one slot, in the current task, whose context is nobody else's."""
+    """How batches are called: each in one slot, in the current task, whose context no other code shares."""
 
     executor: Executor
     slots: Slots
@@ -87,7 +87,7 @@ class Together:
         self._executor = executor
         self._worker = worker
         self._conclude = conclude
-        self._items: dict[int, Item[Any]] = {}  # by id() of what runs: those that the handler works for
+        self._items: dict[int, Item[Any]] = {}  # by id() of their Running: the jobs in this call
         self._task = asyncio.current_task()
 
     async def run(self, members: Sequence[Running]) -> None:
@@ -122,7 +122,7 @@ class Together:
             return
         self._end(running, stopped(item))
         if not self._items and self._task is not None:
-            self._task.cancel()  # nobody is left to work for
+            self._task.cancel()  # no job is left
 
     def _end(self, running: Running, outcome: Outcome) -> None:
         self._conclude(running, outcome if running.job is None else running.job._ended(outcome))

@@ -1,15 +1,15 @@
-"""Claims of a queue whose keys stay with one worker each, in no order: jobs of our own buckets, then what nobody else takes.
+"""Claims of a queue whose keys stay with one worker each, in no order: first the worker's own buckets, then abandoned jobs.
 
-The ring (runtime/ring.py) says which buckets are ours; while we are alone all are, and the claims are plain ones. Jobs
-lie in claim order whatever their buckets, so a worker passes those of the others, and each of them once: its marks move over
-them. A statement passes a bounded number, so that a backlog of others costs several short ones and no long one. What can lie
-before a mark is found in rounds from the start, at most every second and at most a twentieth of the time.
+The ring (runtime/ring.py) decides which buckets are our own; a worker that is alone owns all, and its claims are plain.
+Jobs are in claim order whatever their buckets, so a worker passes the jobs of other workers, each of them once: its marks
+move past them. A statement passes a bounded number, so a backlog of others costs several short statements. Jobs that appear
+before a mark are found in rounds from the start, at most every second and for at most a twentieth of the time.
 
-Affinity is no guard, and nothing waits for it. Jobs of others are taken:
-- when we have nothing to do, those that are due for `takeover` seconds, into free slots;
-- when we have, those that have waited `takeover` seconds longer than what we take of our own, and those that are due for
-  `takeover` seconds and have a higher priority. So also the jobs of a worker that hangs have their turn in a fleet that has
-  more than enough to do.
+Affinity is not a guard, and nothing waits for it. A worker takes jobs of other buckets:
+- when it has nothing else to do: those that have been due for `takeover` seconds, into free slots;
+- when it has: those that have waited `takeover` seconds longer than its own, and those that have been due for `takeover`
+  seconds and have a higher priority. So the jobs of a worker that hangs get their turn even when all others are busy.
+  Otherwise one worker that hangs could hold up its buckets without end.
 """
 
 import time
@@ -30,15 +30,15 @@ from .low_water import LATE, LowWater
 from .plain import FULL_SCAN, PlainClaimer
 
 _ROWS = 5000  # jobs passed in one statement, in each priority
-_PATIENCE = 0.05  # seconds of statements in a row that pass jobs of others and find none of ours
+_PATIENCE = 0.05  # seconds of consecutive statements that pass jobs of other workers and find none of our own
 _SOON = 0.001  # seconds until the next claim, while there are more to pass
 
 
 class AffineClaimer(PlainClaimer):
     def __init__(self, queue: str, rules: QueueRules, lease: float, shared: Shared) -> None:
         super().__init__(queue, rules, lease, shared)
-        self._mine: bytes | None = None  # a bit for each bucket; None: all are ours
-        self._round: LowWater | None = None  # through all that is due, while one goes on
+        self._mine: bytes | None = None  # a bit for each bucket; None: all are our own
+        self._round: LowWater | None = None  # the current round through all that is due
         self._round_cost = 0.0
         self._last: ClaimedJob | None = (
             None  # that we took of our own, while there is more of it than we want
@@ -46,10 +46,10 @@ class AffineClaimer(PlainClaimer):
         self._others: LowWater | None = None  # while there is more to take from others
         self._others_at = 0.0
         self._more = False  # jobs to pass, and perhaps some of our own behind them
-        self._passed: store.Passed | None = None  # by the last statement
+        self._passed: store.Passed | None = None  # taken by the last statement
 
     def look_after(self, buckets: Sequence[int] | None) -> None:
-        """The ring says which buckets are ours; None: all."""
+        """The ring reports which buckets are our own; None: all."""
         self._mine = None if buckets is None else store.bit_of_each(buckets, BUCKETS)
         self._marks = LowWater()
         self._round = self._others = self._last = None
@@ -96,8 +96,8 @@ class AffineClaimer(PlainClaimer):
         return jobs
 
     async def _go_round(self, ask: Ask) -> list[ClaimedJob]:
-        """A step of a round through all that is due. It ends there, or where there is more of our own than we want: the
-        marks go on from that place."""
+        """A step of a round through all that is due. The round ends at its end, or as soon as it meets more jobs of our own
+        than are wanted: the marks continue from that place."""
         marks, around, began = self._marks, self._round, time.monotonic()
         if around is None:
             found = await self._session.run(scan_priorities(self.queue))
@@ -120,7 +120,7 @@ class AffineClaimer(PlainClaimer):
         return jobs
 
     async def _walk(self, marks: LowWater, ask: Ask) -> list[ClaimedJob]:
-        """Take our own from these marks on. They move behind what was taken, and over what others have."""
+        """Take our own from these marks on. The marks move past what was taken, and past the jobs of other workers."""
         jobs = await self._take_some(ask, marks.ordered(), self._mine)
         marks.moved(jobs)
         passed = self._passed
@@ -132,7 +132,7 @@ class AffineClaimer(PlainClaimer):
         return jobs
 
     async def _help(self, ask: Ask) -> list[ClaimedJob]:
-        """Take what others should have taken, the oldest first."""
+        """Take jobs that another worker should have taken, the oldest first."""
         began = time.monotonic()
         if ask.want <= 0 or began < self._others_at:
             return []
@@ -188,7 +188,7 @@ class AffineClaimer(PlainClaimer):
 def _before(
     last: ClaimedJob | None, marks: Sequence[PriorityMark], takeover: float
 ) -> tuple[list[PriorityMark], list[datetime | None]]:
-    """Which jobs of others go before our own, of which `last` was the last one: from these marks, due until then."""
+    """Which jobs of other workers go before our own, of which `last` was taken last: from these marks, due until then."""
     if last is None:
         return list(marks), []
     limit = last.available_at - timedelta(seconds=takeover)

@@ -16,11 +16,11 @@ class Candidates:
         self._emptied: set[str] = set()  # claimed from to their end, and not met since
 
     def emptied(self, keys: Iterable[str]) -> None:
-        """A claim took all that these keys had. What comes to them later is met along the due jobs."""
+        """A claim took all jobs of these keys. New jobs of these keys are met along the due jobs."""
         self._emptied.update(keys)
 
     def ended(self, key: str, priority: int, *, finished: bool) -> None:
-        """The last job that was held of a key has ended."""
+        """The last job of a key that this worker held has ended."""
         if finished and key in self._emptied:
             self._emptied.discard(key)
         else:
@@ -41,7 +41,7 @@ class Candidates:
                 self._known.discard(key)
 
     def put_back(self, keys: Sequence[str]) -> None:
-        """Of those that were just taken, to the front: it was their turn."""
+        """To the front with keys that were just taken: it was their turn."""
         for key in reversed(keys):
             priority = self._taken.get(key, 0)
             self.add(key, priority)
@@ -49,7 +49,7 @@ class Candidates:
                 self._by[priority].move_to_end(key, last=False)
 
     def priority(self, key: str) -> int:
-        """Of one that was just taken."""
+        """The priority of a key that was just taken."""
         return self._taken.get(key, 0)
 
     def take(self, count: int) -> list[str]:

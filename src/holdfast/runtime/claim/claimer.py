@@ -43,7 +43,7 @@ class Claimer(Protocol):
 
 @dataclass(slots=True)
 class Shared:
-    """What the claimers of one worker share."""
+    """Shared by the claimers of one worker share."""
 
     session: Session
     held: HeldJobs
@@ -86,14 +86,14 @@ class QueueClaimer(abc.ABC):
         """Jobs that must run separately from others."""
 
     async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
-        """Jobs that came since the last claim, by one statement that may miss some. Nothing if that is not possible."""
+        """Jobs that came since the last claim, by one statement that may miss some. Empty if that is not possible."""
         return []
 
     @abc.abstractmethod
     def look_again(self, *, thorough: bool = False) -> None:
         """A job was swept or enqueued by hand: make a full scan next time; `thorough`: one that misses nothing."""
 
-    def released(self) -> None:  # noqa: B027 a stream is looked at again by its key
+    def released(self) -> None:  # noqa: B027 a stream is read again by its key
         """A job went back to its place."""
 
     def settled(self, job: ClaimedJob, *, finished: bool) -> None:  # noqa: B027 most queues have no keys

@@ -1,8 +1,8 @@
 """Fair claims, from a queue without order that gives every key its turn, or limits each.
 
 Keys take turns by stride: a key with weight w moves 1/w further with every job, and the one that has moved least is next.
-So a key with a million jobs and one with ten get the same share of what is started while both have something, and the ten
-start within a second (a look at every key) and one turn of the keys that are ready.
+So a key with a million jobs and one with ten get the same share while both have jobs, and the ten start within a second
+(every key is read that often) plus one turn of the ready keys.
 """
 
 import heapq
@@ -25,7 +25,7 @@ from .claimer import Ask
 from .keyed import PATIENCE, KeyedClaimer
 from .net import KEYS_AT_ONCE
 
-_MOMENT = 0.02  # seconds for which keys that gave enough do without a look for others
+_MOMENT = 0.02  # seconds for which keys that gave enough are used again before all keys are read
 _MORE = 200  # keys asked about in one claim, when those before were at their limits
 
 

@@ -1,8 +1,8 @@
 """Jobs that are set aside (held): those this worker does not know, and those it may take back.
 
-It takes back jobs of tasks and versions it knows, unless its own signature has refused their payload. So a job is tried once
-against each signature, whatever comes and goes. Looks take a twentieth of the time at most, because those that this worker
-refused lie between those it may take.
+It takes back jobs of tasks and versions it knows, unless its own signature has refused their payload. So each signature
+tries a job once, whichever workers come and go. The search takes at most a twentieth of the time, because jobs that this
+worker refused are mixed with those it may take.
 """
 
 import logging
@@ -15,7 +15,7 @@ from ...store import claim as store
 from ..handler import Handlers, signatures
 
 _LOOK = 20_000
-_EVERY = 1.0  # seconds between two looks that find nothing
+_EVERY = 1.0  # seconds between two searches that find nothing
 
 
 class HeldJobs:
@@ -48,7 +48,7 @@ class HeldJobs:
         return ids
 
     async def hold_unknown(self, queue: str) -> int:
-        """Set aside what this worker does not know, from the front of the queue on. One at a time of each queue."""
+        """Set aside jobs that this worker does not know, from the front of the queue on. One at a time in each queue."""
         if queue in self._holding:
             return 0
         self._holding.add(queue)

@@ -1,4 +1,4 @@
-"""Held keys, as a claimer meets them: when to look, which keys have come free, and which of them may have a trial."""
+"""Held keys, as a claimer meets them: when to read them, which keys have become free, and which may have a trial."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ from ...store import holds as store
 from ...store.holds import DueTrial
 from ...store.statement import Flow, Statement
 
-_EVERY = 1.0  # seconds between two looks, while jobs are claimed
+_EVERY = 1.0  # seconds between two reads, while jobs are claimed
 _LEAST = 0.01
 _KEYS = 1000  # whose hold has ended, at once; the net finds the others
-_TRIALS = 500  # holds that wait for a trial, looked at in one go
+_TRIALS = 500  # holds that wait for a trial, read at once
 
 
 class Holds:
@@ -29,11 +29,11 @@ class Holds:
         self._look_at = 0.0
         self._ends_at: float | None = None
         self._after: dict[bool, tuple[datetime, str] | None] = {}  # by whether suspects were asked for
-        self._open = {False: True}  # the same: one of those that were looked at last may be claimed
+        self._open = {False: True}  # the same: one of those that were read last may be claimed
 
     @property
     def next_in(self) -> float | None:
-        """Seconds until a hold ends, or until the next look at trials that could not be claimed."""
+        """Seconds until a hold ends, or until the trials that could not be claimed are tried again."""
         now = time.monotonic()
         times = [self._ends_at] if self._ends_at is not None else []
         if self._trials and any(self._open.values()):
@@ -44,7 +44,7 @@ class Holds:
         self._look_at = 0.0
 
     async def look(self) -> list[str]:
-        """The keys whose hold has ended since the last look. Mostly it is not time to look."""
+        """The keys whose hold has ended since the last read. Mostly it is not time to read."""
         now = time.monotonic()
         if now < self._look_at and (self._ends_at is None or now < self._ends_at):
             return []
@@ -80,7 +80,7 @@ def try_held(
     claim: Callable[[Sequence[str]], Statement[list[ClaimedJob]]],
     token: UUID,
 ) -> Flow[list[ClaimedJob]]:
-    """One job of each of these keys, unless somebody else was first."""
+    """One job of each of these keys, unless another worker was first."""
     keys = yield from store.lock_trials(queue, due)
     if not keys:
         return []

@@ -1,9 +1,9 @@
 """Claims from a queue key by key: which keys to propose next.
 
-The database decides what may be taken from a key; this only proposes keys, so that a wrong guess costs a look and
+The database decides what may be taken from a key; this only proposes keys, so a wrong guess costs one probe and
 nothing else. Proposed are: keys of which this worker just settled the last job it held, unless its claim took all they had;
 keys of due jobs, met along the claim index from a mark on, each row once; and, as a net under both, every key of this
-worker's buckets, stepped through one by one whatever is due. The net takes a round every second at most, and a twentieth of
+worker's buckets, stepped through in order. A round of the net starts every second at most, and takes a twentieth of
 the time at most; it pauses within a round only while there is other work. That is the bound for what the other two miss: a
 commit that was late by more than two seconds, a key that somebody else released. With a ring (ring.py) a worker proposes
 keys of its own buckets only, and of the others those that nobody took for `takeover` seconds.
@@ -30,12 +30,12 @@ from .holds import Holds, try_held
 from .limits import Claim, Resting
 from .net import KEYS_AT_ONCE, Net
 
-PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
-_ROWS = 2000  # due jobs passed in one look
-_LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
+PATIENCE = 0.05  # seconds of consecutive claims, while those before found less than was wanted
+_ROWS = 2000  # due jobs passed in one statement
+_LOOKS = 8  # consecutive statements along the due jobs, while those before met few keys: one key may be deep
 _SELDOM = 20  # times as long as it took to pass a deep queue, until what was passed is passed again
-_LATE = 5.0  # seconds after which the last two are looked at again, whatever that takes
-_SOON = 0.005  # seconds until the next claim, while a round of the net goes on and nothing is found
+_LATE = 5.0  # seconds after which the last two are read again, whatever that takes
+_SOON = 0.005  # seconds until the next claim, while a round of the net continues and finds nothing
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
 
@@ -52,7 +52,7 @@ class KeyedClaimer(QueueClaimer):
         self._holds = Holds(queue, shared.session)
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
-        self._again_at = 0.0  # when what was passed may be passed again
+        self._again_at = 0.0  # when passed jobs may be passed again
         self._passing = 0.0  # seconds of looks in a row that met as many jobs as they pass
         self._thorough = False
         self._enough_until = 0.0
@@ -81,7 +81,7 @@ class KeyedClaimer(QueueClaimer):
     def _head(self, key: str, *, suspects: bool) -> Statement[UUID | None]: ...
 
     def look_after(self, buckets: Sequence[int] | None) -> None:
-        """Claim from the keys of these buckets; None: of all. Keys of the others only when nobody does for long."""
+        """Claim from the keys of these buckets; None: of all. Other keys only when nobody has claimed them for long."""
         self._mine = None if buckets is None else frozenset(buckets)
         self._net.look_after(buckets)
         rest = [] if self._mine is None else [b for b in range(BUCKETS) if b not in self._mine]
@@ -95,7 +95,7 @@ class KeyedClaimer(QueueClaimer):
     def look_again(self, *, thorough: bool = False) -> None:
         """A full scan the next time; `thorough`: at every key there is, in one go, whatever it costs. Where many jobs wait
         that cannot be taken, such as those of a key at its limit, passing them for each notification would cost more than
-        all else: then the net alone looks again, which takes one probe for a key however deep it is."""
+        all else: then only the net reads again, which takes one probe for a key however deep it is."""
         if thorough or time.monotonic() >= self._again_at:
             self._marks, self._step_back_at = {}, 0.0
         self._enough_until = 0.0
@@ -104,7 +104,7 @@ class KeyedClaimer(QueueClaimer):
         self._thorough = thorough
 
     async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
-        """A notification names no key. But a hold may have been lifted: the next look is at every key."""
+        """A notification names no key. But a hold may have been lifted, so the next round reads every key."""
         if self._holds.any:
             self._net.begin()
             self._holds.look_again()
@@ -162,7 +162,7 @@ class KeyedClaimer(QueueClaimer):
         self.come_again(self._holds.next_in)
 
     async def _look_around(self, want: int) -> bool:
-        """Propose more keys. True: every key there is was looked at."""
+        """Propose more keys. True: every existing key was read."""
         thorough, self._thorough = self._thorough, False
         self.again_in, self._cut = None, False
         if time.monotonic() >= self._step_back_at:
@@ -188,7 +188,7 @@ class KeyedClaimer(QueueClaimer):
         return len(self._found) > 0 and time.monotonic() < self._enough_until
 
     async def _cast_net(self) -> None:
-        """One step; while nothing at all is found there is nothing to slow down, so the round goes on."""
+        """One step; while nothing at all is found there is nothing to slow down, so the round continues."""
         until = time.monotonic() + PATIENCE
         while not await self._net.step(self._session, self._scan, self._found):
             if len(self._found):
@@ -201,9 +201,9 @@ class KeyedClaimer(QueueClaimer):
         return streams.scan_streams(self.queue, buckets, after, KEYS_AT_ONCE)
 
     async def _step_back(self) -> None:
-        """Priorities not seen before, and commits that came late: look at the last two seconds again.
+        """Priorities not seen before, and commits that came late: read the last two seconds again.
 
-        With buckets of its own a worker does not pass what is older: it may be others' and deep, and the net has it.
+        A worker with its own buckets does not pass older jobs: they may be others' and deep, and the net finds them.
         """
         began = time.monotonic()
         for priority, late in await self._session.run(claim.scan_priorities(self.queue)):
@@ -244,7 +244,7 @@ class KeyedClaimer(QueueClaimer):
     async def _apart(
         self, ask: Ask, keys: Sequence[str], run: int, suspects: bool, error: BadRow
     ) -> list[ClaimedJob]:
-        """Some row makes the claim fail: take the others, and leave that one alone from now on. Its key waits for it."""
+        """Some row makes the claim fail: take the others, and skip that one from now on. Its key waits for it."""
         if len(keys) > 1:
             middle = len(keys) // 2
             first = await self._take(ask, keys[:middle], run, suspects=suspects)

@@ -1,4 +1,4 @@
-"""Limits, as a claimer meets them: how much to take, when to come again, and which keys to leave alone until then."""
+"""Limits, as a claimer meets them: how much to take, when to come again, and which keys to skip until then."""
 
 import heapq
 import random
@@ -17,7 +17,7 @@ from ..pace import Pace
 
 _BUSY = (0.005, 0.1)  # seconds to wait while another worker claims from the same limited queue, doubling
 _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
-_LOOK = 0.5  # seconds for which a rate that allows none is believed: it may have been changed
+_LOOK = 0.5  # seconds for which a rate that allows none is trusted: an operator may have changed it
 _FEW = 32  # jobs that are over and listed still: not worth a statement
 MOST_RESTING = 50_000  # keys; the net finds the others later
 
@@ -26,13 +26,13 @@ Claim = Callable[[Allowance | None], Made]
 
 
 class Patience:
-    """One worker at a time claims from a limited queue. Who finds another there comes again soon, later each time."""
+    """One worker at a time claims from a limited queue. If a worker finds another one there, it retries soon."""
 
     def __init__(self) -> None:
         self._tries = 0
 
     def wait(self, done: Limited) -> float | None:
-        """Seconds until it is worth to come again; None: nobody knows, or nothing was in the way."""
+        """Seconds until it is worth trying again; None: unknown, or no limit applied."""
         if not done.busy:
             self._tries = 0
             return done.again_in
@@ -42,8 +42,8 @@ class Patience:
 
 
 class Claims:
-    """The claims of a limited queue that this worker made. A limit counts by what claims list, so that those of which half
-    is over are trimmed, when they come to as many as run and are worth a statement: then a count looks up no more than
+    """The claims of a limited queue that this worker made. A limit counts the jobs that claims list, so if half of a claim
+    has ended, it is trimmed, provided that this is worth a statement. So a count reads at most
     about three times the jobs that run."""
 
     def __init__(self, inflight: InFlight) -> None:

@@ -1,4 +1,4 @@
-"""Claims whose answer was lost. They may have gone through: their jobs are given back, they never started."""
+"""Claims whose reply was lost. They may have committed: their jobs are given back, because they never started."""
 
 import contextlib
 import functools
@@ -19,14 +19,14 @@ class LostReplies:
         self._in_doubt: list[tuple[str, UUID]] = []
 
     def token(self, worker: str) -> UUID:
-        """Of a claim that this worker is about to make."""
+        """About a claim that this worker is about to make."""
         token = uuid4()
         self._open.append((worker, token))
         return token
 
     @contextlib.contextmanager
     def accounted(self) -> Iterator[None]:
-        """What was claimed on the way to an error reaches nobody: it is in doubt, and given back before the next claim."""
+        """A claim that ended with an error may have committed: its jobs are given back before the next claim."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""The net: every key of some buckets, stepped through one by one whatever is due."""
+"""The net: every key of some buckets, stepped through in order, whether it has due jobs or not."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ class Net:
     def __init__(self, least: float) -> None:
         self._least = least  # seconds between two rounds
         self._buckets: Sequence[int] | None = None  # None: all of them
-        self._after: tuple[int, str] | None = None  # the last key looked at in this round
+        self._after: tuple[int, str] | None = None  # the last key read in this round
         self._next = self._cost = 0.0
         self._first = True
         self._new_until = 0.0
@@ -35,7 +35,7 @@ class Net:
         self._new_until = 0.0 if later else self._next + _NEW
 
     def due(self, late: float = 0.0, *, idle: bool = False) -> bool:
-        """Has a step been due for that many seconds? Within a round it always is while there is nothing else to do."""
+        """Whether a step has been due for that many seconds. Within a round it always is, while nothing else is to do."""
         wanted = self._buckets is None or len(self._buckets) > 0
         return wanted and (time.monotonic() >= self._next + late or (idle and self._after is not None))
 
@@ -46,7 +46,7 @@ class Net:
         found: Any,
         late: float = 0.0,
     ) -> bool:
-        """Look at some more keys; those count whose first job is due for `late` seconds. True: the end of the round."""
+        """Read some more keys; keys count whose first job has been due for `late` seconds. True: the end of the round."""
         began = time.monotonic()
         scan = await session.run(scan_from(self._buckets, self._after))
         for ready in scan.ready:
@@ -59,7 +59,7 @@ class Net:
         # Buckets that are new here are stepped through in one go, and so is everything while nothing is found.
         pause = 0.0 if self._first or not len(found) else 20 * (now - began)
         if ended:
-            # Who had these buckets until now ends its last jobs and says so to nobody: look five times as often.
+            # The previous owner of these buckets ends its last jobs and reports that to nobody: read five times as often.
             seldom = 0.2 if began < self._new_until else 1.0
             pause, self._first, self._cost = seldom * max(self._least, 20 * self._cost), False, 0.0
         self._next = now + pause

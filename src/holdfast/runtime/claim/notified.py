@@ -1,4 +1,4 @@
-"""What a notification has just told of: the quick way to it. The usual claims find the rest."""
+"""Claims from the queues that a notification named: the quick way to new jobs. The usual claims find the rest."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,12 +9,12 @@ from .queues import Queues
 
 class NotifiedClaimer:
     def __init__(self, queues: Queues, notified: Callable[[], Sequence[str]]) -> None:
-        """`notified`: the queues that notifications came for since it was last called."""
+        """`notified` returns the queues that notifications named since its last call."""
         self._queues = queues
         self._notified = notified
 
     async def claim(self, ask: Ask) -> list[ClaimedJob]:
-        """What is new in these queues: one statement each, and no promise to find all."""
+        """New jobs of these queues: one statement each, without a promise to find all."""
         names = self._notified()
         found: list[ClaimedJob] = []
         if not names or ask.want <= 0:

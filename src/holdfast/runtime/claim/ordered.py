@@ -154,7 +154,7 @@ class OrderedClaimer(KeyedClaimer):
         return done.jobs
 
     def _put_off(self, keys: Sequence[str], allowed: Allowance | None) -> None:
-        """Keys that were not asked because of a limit: those whose rate allows none rest, the others come next."""
+        """Keys that were skipped because of a limit: those whose rate allows none rest, the others come next."""
         if allowed is None:
             self._found.put_back(keys)
             return
@@ -180,7 +180,7 @@ def _emptied(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: 
 
 
 def _left(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: int) -> Sequence[str]:
-    """The keys that a claim which was cut short has not come to: they have their turn the next time."""
+    """The keys that a claim which was cut short has not reached: they come next."""
     gave = Counter(map(_key, taken))
     if taken and taken[0].locked > len(taken):  # its bytes were enough
         return [key for key in asked if key not in gave]

@@ -1,8 +1,8 @@
 """Plain claims: the first due jobs of a queue, whatever their keys.
 
-A claim starts at a low-water mark per priority: everything before it is taken or was a moment ago. What can lie before a
-mark (a late commit, a release, a sweep, a priority not seen before) is found by a full scan, at most every second and at
-most a twentieth of the time: that is the bound for late commits.
+A claim starts at a low-water mark per priority: all jobs before it are taken or were a moment ago. Jobs that appear before
+a mark (a late commit, a release, a sweep, a new priority) are found by a full scan, at most every second and for at
+most a twentieth of the time: that bounds the wait of late commits.
 """
 
 import time
@@ -58,7 +58,7 @@ class PlainClaimer(QueueClaimer):
         priorities = await self._session.run(store.scan_priorities(self.queue))
         marks.at = {priority: None for priority, _ in priorities}
         jobs = await self._take(ask, await self._by_age(marks.ordered()))
-        # It may have left out what others were changing; of nothing at all it cannot tell, so that counts the second time.
+        # It may have missed rows that others were changing. An empty result does not show that, so only the second counts.
         all_taken = jobs[0].locked <= len(jobs) if jobs else marks.empty
         marks.empty = not jobs
         if len(jobs) < ask.want and all_taken and not self._cut:

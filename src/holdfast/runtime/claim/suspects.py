@@ -1,10 +1,10 @@
-"""Suspects: jobs that were in two processes that died or fell silent. They run apart from all others, which go on.
+"""Suspects: jobs that were in two processes that died or fell silent. They run apart from all others, which continue.
 
-Each runs in a child process of its own, several side by side: one that kills its process is found out at once, and takes
-nobody with it. Where no child can import the app, one suspect at a time runs in a slot of the worker, beside the others.
+Each runs in a separate child process, several side by side: a suspect that kills its process is identified at once, and
+harms no other job. Where no child can import the app, one suspect at a time runs in a slot of the worker.
 
-They have half of the slots while other jobs wait, and what is free while none does. Where there is one slot, others have
-it next after a suspect, for as long as the suspect had it. Half of one slot is half of its time.
+They have half of the slots while other jobs wait, and all free ones while none does. A worker with one slot gives it to
+others after a suspect, for as long as the suspect had it. Half of one slot is half of its time.
 """
 
 import logging
@@ -28,7 +28,7 @@ from .queues import Queues
 _EVERY = 1.0
 _MOST = 16  # children for suspects, of about 40 MB each
 _TRY_AGAIN = 60.0  # seconds after which a child is tried again that could not be started
-_TRIAL = 10.0  # seconds for which that one is tried by itself
+_TRIAL = 10.0  # seconds during which that one is tried alone
 
 
 class Suspects:
@@ -68,14 +68,14 @@ class Suspects:
         return max(0, min(free, most - len(self._running)))
 
     def due(self, free: int, *, spare: bool) -> int:
-        """The same, and 0 when it is not time to look."""
+        """The same, and 0 when it is too early."""
         if (room := self.room(free, spare=spare)) <= 0 or time.monotonic() < self._look_at:
             return 0
         self._look_at = time.monotonic() + self._every
         return room
 
     def took(self, jobs: Sequence[Running]) -> None:
-        """Each runs in a child of its own; or in a slot here, where it is the only suspect."""
+        """Each runs in a separate child; or in a slot here, as the only suspect."""
         if not jobs:
             return
         self._took_at = now = time.monotonic()
@@ -103,7 +103,7 @@ class Suspects:
                 self.look_again()
 
     async def judge(self, running: Running, outcome: Outcome, worker: str) -> Outcome:
-        """What becomes of one that ran in a child."""
+        """What happens to a suspect that ran in a child."""
         if isinstance(outcome, NotApart):
             if self._children is not None:
                 self._children, self._alone_until = None, math.inf

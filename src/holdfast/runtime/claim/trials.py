@@ -1,4 +1,4 @@
-"""The one job that is tried while a breaker is not closed: of all workers that look, one gets it."""
+"""The trial of a breaker: one job, tried while the breaker is not closed. Of several workers that claim it, one gets it."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""Child processes for handlers with `process=True`: started fresh, reused, limited, and killed when they must not go on."""
+"""Child processes for handlers with `process=True`: started fresh, reused, limited, and killed when they must stop."""

@@ -1,4 +1,4 @@
-"""A job for a child process and how far it is, and how child processes are started."""
+"""A job for a child process and its progress, and how child processes are started."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The handler did not begin, and why. `again`: another child may do better at once."""
+    """The handler did not begin, and why. `again`: another child may succeed at once."""
 
     reason: str
     trace: str = ""
@@ -31,11 +31,11 @@ class NotStarted:
 
 @dataclass(slots=True)
 class Assignment:
-    """A job for a child, and how far it is."""
+    """A job for a child, and its progress."""
 
     running: Running
     handler: Handler
-    frame: Frame  # what the child must know beside the job itself
+    frame: Frame  # what the child must know besides the job itself
     deliver: Callable[[Outcome | NotStarted], None]
     is_sent: bool = False
     has_begun: bool = False
@@ -55,6 +55,6 @@ class Assignment:
         return {"job": str(claimed.id), "task": claimed.task, "attempt": claimed.attempt}
 
     def is_lost(self) -> bool:
-        """A job that completes itself is gone from its row because we take it away."""
+        """A job that completes itself has no row any more, because it was settled by us."""
         completing = self.running.job is not None and self.running.job._completed
         return self.running.stop == LOST and not completing

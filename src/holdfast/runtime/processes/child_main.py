@@ -1,7 +1,7 @@
-"""What runs inside a child process: the app's handlers, one job at a time, in the worker's own code.
+"""The main program of a child process: the app's handlers, one job at a time, in the worker's own code.
 
-The main thread has the event loop and runs the jobs. One thread listens to the worker and ends everything when the worker is
-gone; another passes on progress.
+The main thread has the event loop and runs the jobs. A second thread listens to the worker, and ends everything when the
+worker is gone; a third one passes on progress.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _BETWEEN_REPORTS = 0.1
 _MESSAGE = 8192
 _FIELDS = 100
 _LEFT = 0.5  # for what a handler left in the event loop, to end
-_STAY = ("holdfast",)  # whose tasks are no handler's, though one may have been the first to need them
+_STAY = ("holdfast",)  # whose tasks belong to no handler, though one may have been the first to need them
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -75,7 +75,7 @@ class Link:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """A process that the handler forks has no say here."""
+        """A process that the handler forks may not send."""
         self.is_ours = False
         self._socket.close()
 
@@ -119,20 +119,20 @@ def run(file: int, load: Callable[[Frame], Loaded]) -> None:
         text = describe(error)
         link.send({"frame": "broken", "reason": text.summary, "trace": text.trace})
     finally:
-        kill_family(os.getpid(), spare=True)  # once we are gone nobody finds them
+        kill_family(os.getpid(), spare=True)  # without this process nobody finds them
 
 
 def _prepare() -> None:
     faulthandler.enable()
     faulthandler.register(LATE)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what is printed must not be lost when the process dies
+        if isinstance(stream, io.TextIOWrapper):  # printed output must not be lost when the process dies
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     for number in _IGNORED:
         # The worker decides when a child ends. Not SIG_IGN: programs that a handler starts would inherit that.
         signal.signal(number, _ignore)
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_stop_ignoring)
-    if sys.platform == "linux":  # what a program of the handler leaves behind stays in our family
+    if sys.platform == "linux":  # processes that a program of the handler leaves behind become our children
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -144,7 +144,7 @@ _held = threading.local()
 
 
 def _hold_signals() -> None:
-    """One that comes before the fork has stopped to ignore it would be lost."""
+    """A signal that comes before the fork has reset its handlers would be lost."""
     _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
 
 
@@ -153,7 +153,7 @@ def _let_signals() -> None:
 
 
 def _stop_ignoring() -> None:
-    """A process that the handler forks can be ended as every other; multiprocessing does it so."""
+    """A process that the handler forks can be terminated like any other; multiprocessing does that."""
     if signal.getsignal(signal.SIGTERM) is _ignore:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is _ignore:
@@ -244,7 +244,7 @@ class _Inside:
         self._worker, self._memory_limit = frame["worker"], frame["memory_limit"]
         running = Running(claimed, now := time.monotonic(), now)
         running.on_change = self._job_changed
-        self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
+        self._say(running, "begun")  # not before: the loop may still be busy with tasks of an earlier job
         before = asyncio.all_tasks()
         executor.look()
         work = self._execute(executor, running)
@@ -262,7 +262,7 @@ class _Inside:
         )
 
     async def _execute(self, executor: Executor, running: Running) -> Outcome:
-        """A job of a batch task that is run apart from others is a batch of its own."""
+        """A job of a batch task that runs apart from others is a batch of one."""
         handler = self._handlers.find(running.claimed.task, running.claimed.version)
         if handler is None or handler.gather is None:
             return await executor.execute(running)
@@ -273,7 +273,7 @@ class _Inside:
         return outcome
 
     async def _end_leftovers(self, before: set[asyncio.Task[Any]]) -> None:
-        """Cancel what the handler left in the event loop; when that does not end, nobody gets this process again."""
+        """Cancel the tasks that the handler left in the event loop; if they do not end, this process is not used again."""
         left = [task for task in asyncio.all_tasks() - before if not _stays(task)]
         for task in left:
             task.cancel()
@@ -313,7 +313,7 @@ class _Inside:
                 running.cancel()
 
     def _job_changed(self, job: Job) -> None:
-        """Called in the handler's thread. That a job completes must be known outside before its row is gone."""
+        """Called in the handler's thread. The worker must know that a job completes before its row is gone."""
         if job._completed and self._running is not None:
             self._say(self._running, "completing")
         self._news.set()
@@ -354,7 +354,7 @@ class _Limited:
                 with limited(self._inside._memory_limit):
                     return func(*injected, **arguments)
             except (MemoryError, MemoryLimit):
-                self._inside._is_spent = True  # nobody knows what it has left half done
+                self._inside._is_spent = True  # it may be half done, in an unknown state
                 raise
             finally:
                 self._inside.end_fork()

@@ -1,6 +1,6 @@
-"""The keeper of one child process: a thread that starts it, hands it jobs, passes on what it says, and ends it.
+"""Keeps one child process: a thread that starts it, hands it jobs, passes on what it reports, and ends it.
 
-A thread, so that no limit depends on an event loop that some other handler may block. Everything here but `assign`, `end`,
+It is a thread, so that no limit depends on an event loop that a handler may block. Everything here except `assign`, `end`,
 `wake` and `join` runs in that thread.
 """
 
@@ -25,18 +25,18 @@ from .wear import Wear
 
 START = 120.0  # to import the app and enter its lifespan
 SLOW = 10.0  # after this long a warning says that it still starts
-# A child that does not take its job within that is stopped, or stuck in what an earlier job left.
+# A child that does not take its job within this time is stopped, or stuck in code of an earlier job.
 BEGIN = 10.0
 GRACE = 1.0  # from a cancellation to the kill
-DUMP = 0.25  # for a child that is late to say where it is
-PART = 2.0  # for a child that is let go: its lifespan ends
+DUMP = 0.25  # for a child that is late to report where it is
+PART = 2.0  # for a child that is dismissed: its lifespan ends
 IDLE = 30.0
-LOOK = 0.2  # between two looks at the memory
-TELL = 0.2  # for those who listen, to have heard of a job before it ends
+LOOK = 0.2  # between two readings of the memory
+TELL = 0.2  # for listeners, so that they hear of a job before it ends
 
 
-class Crew(Protocol):
-    """Where keepers report."""
+class ChildListener(Protocol):
+    """What a keeper thread reports to."""
 
     def emit_later(self, emit: Callable[[], None]) -> None: ...
 
@@ -52,7 +52,7 @@ class Crew(Protocol):
 
 
 class ChildThread:
-    def __init__(self, launch: Launch, crew: Crew, job: Assignment | None = None) -> None:
+    def __init__(self, launch: Launch, crew: ChildListener, job: Assignment | None = None) -> None:
         self.tasks: Future[list[str] | NotStarted] = Future()  # what the child can run, once it has the app
         self.memory = 0  # bytes, when it was last without a job
         self._launch = launch
@@ -77,7 +77,7 @@ class ChildThread:
     # Called by others -----------------------------------------------------------------------------------------------
 
     def assign(self, job: Assignment) -> bool:
-        """False: it is on its way out."""
+        """False: it is about to end."""
         with self._lock:
             if self._closed:
                 return False
@@ -86,7 +86,7 @@ class ChildThread:
         return True
 
     def end(self) -> None:
-        """Let the child go; a job that it still has is given back."""
+        """Dismiss the child; a job that it still has is given back."""
         self._end_asked = True
         self.wake()
 
@@ -126,7 +126,7 @@ class ChildThread:
         child.close()
 
     def _turn(self, child: ChildProcess) -> None:
-        """Wait for something to happen, take what the child says, and see whether it may go on."""
+        """Wait for an event, read what the child reports, and check whether it may continue."""
         child.wait(self._pause())
         try:
             if child.prints:
@@ -135,7 +135,7 @@ class ChildThread:
                 self._hear(child)
             if child.may_have_ended and (child.hung_up or child.has_exited()):
                 self._emit_output(child.read_output())
-                self._hear(child)  # its last words may have come in between
+                self._hear(child)  # its last words may have arrived meanwhile
                 self._died(child)
             elif not self._is_over:
                 self._look(child, time.monotonic())
@@ -143,7 +143,7 @@ class ChildThread:
             self._finish(child, self._failure("ProcessDied", f"it sent {error}, and was ended"))
 
     def _pause(self) -> float | None:
-        """Seconds until there is something to look at, if nothing happens before."""
+        """Seconds until the next check, if nothing happens before."""
         job = self._job
         if self._is_parting:
             times = [self._since + PART]
@@ -219,7 +219,7 @@ class ChildThread:
                 self._finish(child, self._failure("MemoryLimit", exceeded(limit, detail)))
 
     def _look_late(self, child: ChildProcess, job: Assignment, now: float) -> None:
-        """Its time is over. From here on nothing that it does counts but what it prints."""
+        """Its time is over. From here on nothing that it does counts, except what it prints."""
         if job.is_late:
             self._finish(child, job.handler.timed_out(job.running.claimed.attempt))
         else:
@@ -227,13 +227,13 @@ class ChildThread:
             child.ask_where()
 
     def _part(self, child: ChildProcess) -> None:
-        """Let it end by itself, so that its lifespan does; if that takes too long it is killed."""
+        """Let it end by itself, so that its lifespan ends; if that takes too long, it is killed."""
         with self._lock:
             self._closed = True
         self._is_parting, self._since = True, time.monotonic()
         child.send({"frame": "end"})
 
-    # What the child says --------------------------------------------------------------------------------------------
+    # What the child reports --------------------------------------------------------------------------------------------
 
     def _hear(self, child: ChildProcess) -> None:
         for frame in child.receive():
@@ -245,7 +245,7 @@ class ChildThread:
     def _take(self, child: ChildProcess, frame: Frame) -> None:
         match frame["frame"]:
             case "loaded":
-                if not self.tasks.done():  # whoever asked may have gone
+                if not self.tasks.done():  # its caller may be gone
                     self.tasks.set_result([str(task) for task in frame["tasks"]])
             case "broken":
                 self._broken = NotStarted(str(frame["reason"]), str(frame["trace"]))
@@ -261,7 +261,7 @@ class ChildThread:
             case name if self._job is not None and frame["of"] == self._job.key:
                 self._take_of_job(child, self._job, name, frame)
             case _:
-                pass  # of a job that is over
+                pass  # about a job that is over
 
     def _take_of_job(self, child: ChildProcess, job: Assignment, name: str, frame: Frame) -> None:
         if name == "begun":
@@ -284,7 +284,7 @@ class ChildThread:
         is_out = self._wear.is_out(self.memory)
         end = NotStarted(outcome.reason) if isinstance(outcome, Held) else self._with_output(outcome)
         self._job, self._output = None, Output()
-        # A child that does not know the task has other code than its worker: nothing more for it.
+        # A child that does not know the task runs other code than its worker: no more jobs for it.
         if frame["spent"] or isinstance(outcome, Held) or is_out:
             self._part(child)
         else:
@@ -306,7 +306,7 @@ class ChildThread:
             self._emit("process.output_cut", level=logging.WARNING, bytes=count, **context)
 
     def _emit_as_job(self, emit: Callable[[], None]) -> None:
-        """As the job's that runs now, but not here: whoever listens may take long."""
+        """Emitted with the running job's fields, but in another thread: subscribers may be slow."""
         context = self._context()
 
         def bound() -> None:
@@ -319,7 +319,7 @@ class ChildThread:
         self._crew.emit_later(partial(telemetry.emit, name, **fields))
 
     def _with_output(self, outcome: Outcome) -> Outcome:
-        """A failed attempt keeps the end of what its process printed."""
+        """A failed attempt keeps the last lines that its process printed."""
         tail = self._output.tail()
         if not tail or not isinstance(outcome, Failed | DeadLettered):
             return outcome
@@ -330,7 +330,7 @@ class ChildThread:
     # The end of the child -------------------------------------------------------------------------------------------
 
     def _close(self) -> Assignment | None:
-        """Take no more jobs; the one that it has. Before anybody decides how that ends, so that none comes in between."""
+        """Take no more jobs; return the one that it has. Before its end is decided, so that no job comes in between."""
         with self._lock:
             self._closed = True
             return self._job
@@ -381,7 +381,7 @@ class ChildThread:
             self.tasks.set_result(end if isinstance(end, NotStarted) else NotStarted("it was ended"))
         if job is None:
             return
-        if end is None:  # it was assigned after the end of an idle child was decided
+        if end is None:  # it was assigned after the idle child had been chosen to end
             end = NotStarted("the process was ended as it was given the job", again=True)
         self._crew.flush(TELL)
         job.deliver(self._with_output(end) if isinstance(end, Outcome) else end)

@@ -1,4 +1,4 @@
-"""Passes on what children emit, in a thread of its own: a slow log handler or subscriber must not hold up a time limit."""
+"""Passes on what children emit, in a separate thread: a slow log handler or subscriber must not delay a time limit."""
 
 import logging
 import threading
@@ -34,13 +34,13 @@ class Emitter:
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait until subscribers got all that was taken so far, but no longer than that."""
+        """Wait until subscribers got everything taken so far, within a limit."""
         with self._changed:
             last = self._taken
             self._changed.wait_for(lambda: self._emitted >= last, seconds)
 
     def close(self, seconds: float) -> None:
-        """Tell what is left, as long as there is time."""
+        """Emit what is left, within the time that remains."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -57,7 +57,7 @@ class Emitter:
             try:
                 emit()
             except Exception:  # noqa: BLE001 the next one must get it too
-                telemetry.log.warning("what a child process said could not be passed on", exc_info=True)
+                telemetry.log.warning("an event of a child process could not be passed on", exc_info=True)
             with self._changed:
                 self._emitted += emit != self._emit_dropped
                 self._changed.notify_all()

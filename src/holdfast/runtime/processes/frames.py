@@ -1,6 +1,6 @@
-"""What a worker and its child processes say to each other: JSON with its length in front, over a socket of their own.
+"""Frames between a worker and its child processes: JSON with its length in front, over a separate socket.
 
-Never stdin or stdout, those belong to the user's code. Never pickle: reading a frame runs nothing.
+Never stdin or stdout, which belong to the user's code. Never pickle: reading a frame runs no code.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ _LARGEST = 16 * 1024 * 1024
 
 
 class BadFrame(ValueError):
-    """What came over the socket is not what the other side sends."""
+    """The bytes from the socket are not a frame of the other side."""
 
 
 def pack(frame: Frame) -> bytes:
-    """The frame as bytes; what JSON has no form for goes as its text."""
+    """The frame as bytes; values without a JSON form go as their text."""
     body = json.dumps(frame, default=str).encode()
     return _LENGTH.pack(len(body)) + body
 

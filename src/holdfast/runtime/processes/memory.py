@@ -1,4 +1,4 @@
-"""How much memory a process really uses, and the limit on it. Linux tells in /proc; elsewhere nothing is known of others."""
+"""How much memory a process really uses, and the limit on it. Linux reports that in /proc; elsewhere nothing is known."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ _KB = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class MemoryLimit(Exception):
-    """The handler wanted more memory than its task allows."""
+    """The handler needed more memory than its task allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def used(pid: int | str = "self") -> Used:
 
 
 def used_together(pid: int) -> int:
-    """Bytes in memory of a process and of all that it started; what they share counts once."""
+    """Resident bytes of a process and of all that it started; shared pages count once."""
     processes = family(pid)
     if len(processes) == 1:
         return used(pid).resident
@@ -63,7 +63,7 @@ _looked = [(-math.inf, 0)]  # when, and what was found
 
 
 def kills_so_far(now: float) -> int:
-    """The same, as it was less than a second ago: for jobs that come quickly. It never is more than now."""
+    """The same, at most a second old: for jobs that come quickly. The real number may be lower."""
     if now - _looked[0][0] >= 1.0:
         _looked[0] = (now, out_of_memory_kills())
     return _looked[0][1]
@@ -74,10 +74,10 @@ def exceeded(limit: int, detail: str = "") -> str:
 
 
 class limited:  # noqa: N801 used as a function; a generator would leave its frames in the handler's traceback
-    """Let this process take no more than `limit` bytes in all; beyond that, MemoryLimit instead of MemoryError.
+    """Limit this process to `limit` bytes in all; beyond that, MemoryLimit is raised instead of MemoryError.
 
     RLIMIT_DATA, not RLIMIT_AS: numerical libraries, thread stacks and mapped files reserve address space that they never
-    touch. What is reserved and untouched now is not counted either. None is no limit.
+    touch. Memory that is reserved and untouched now is not counted either. None is no limit.
     """
 
     def __init__(self, limit: int | None) -> None:

@@ -18,7 +18,7 @@ _MAIN_IN_CHILD = "__holdfast_main__"
 class Origin:
     module: str
     name: str
-    # Of a script: loaded under another name, so that its `if __name__ == "__main__"` stays out.
+    # Of a script: loaded under another name, so that its `if __name__ == "__main__"` does not run.
     file: str | None = None
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Origin:
 
 
 def python(module: str) -> tuple[str, ...]:
-    """The command for a module in a fresh interpreter like this one; what is in the current folder comes later."""
+    """The command that runs a module in a fresh interpreter like this one; the current folder comes last in its path."""
     flags = ["-P", *["-O"] * sys.flags.optimize, *(f"-W{option}" for option in sys.warnoptions)]
     return (sys.executable, *flags, "-m", module)
 

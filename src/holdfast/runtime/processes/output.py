@@ -1,10 +1,10 @@
-"""What a child process prints: cut into lines, bounded, and the end of it kept for the trace of a failed attempt."""
+"""The output of a child process: split into lines, bounded, and its end kept for the trace of a failed attempt."""
 
 from dataclasses import dataclass, field
 
 from ...model.text import storable
 
-LINES = 1000  # of one job are passed on; what comes after is read and dropped
+LINES = 1000  # lines of one job that are passed on; the rest is read and dropped
 _LINE = 2000
 _TAIL = 8192
 
@@ -17,7 +17,7 @@ class Output:
     _tail: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that are complete now, at most as many as are still allowed."""
+        """The lines that are complete now, as many as are still allowed."""
         self._tail += data[-_TAIL:]
         del self._tail[:-_TAIL]
         if self.lines >= LINES:
@@ -25,13 +25,13 @@ class Output:
             return []
         *complete, rest = (bytes(self._open) + data).split(b"\n")
         self._open = bytearray(rest)
-        if len(rest) > _LINE:  # a line without an end must not grow without end
+        if len(rest) > _LINE:  # a line without an end must not grow for ever
             complete.append(rest)
             self._open.clear()
         return self._allowed(complete)
 
     def end(self) -> list[str]:
-        """The line that was begun."""
+        """The line that has no end yet."""
         rest, self._open = bytes(self._open), bytearray()
         return self._allowed([rest]) if rest else []
 

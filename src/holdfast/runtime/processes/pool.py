@@ -25,8 +25,8 @@ from .reaper import Reaper
 
 SPARE = 2  # idle children that are kept
 _TRIES = 3
-_TELL = 5.0  # for those who listen, to hear the rest when the worker ends
-_ROOM = 16 * MB  # what a handler with a memory_limit must find free in a reused child
+_TELL = 5.0  # for listeners, to receive the rest when the worker ends
+_ROOM = 16 * MB  # what a reused child must have free for a handler with a memory_limit
 
 
 class Pool:
@@ -43,7 +43,7 @@ class Pool:
         self._launch = launch
         self._clock = clock
         self._size = size
-        self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
+        self._check = frozenset(check)  # start a child at once, and check that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
         self._spare = spare  # idle children to keep
         self._minder = Reaper()
@@ -113,7 +113,7 @@ class Pool:
         }
         keeper = self._assign(Assignment(running, handler, frame, deliver))
         running.on_interrupt = keeper.wake
-        if running.stop is not None:  # it was interrupted in between
+        if running.stop is not None:  # it was interrupted here
             keeper.wake()
         try:
             return await done
@@ -130,7 +130,7 @@ class Pool:
         return self._new_keeper(job)
 
     def _idle_keeper(self, limit: int | None) -> ChildThread | None:
-        """The one that was used last and leaves the job enough memory; if there is none, room is made for a new one."""
+        """The most recently used child that leaves the job enough memory; if there is none, room is made for a new one."""
         with self._lock:
             for keeper in reversed(self._idle):
                 if limit is None or keeper.memory + _ROOM <= limit:
@@ -150,7 +150,7 @@ class Pool:
         return keeper
 
     def _not_started(self, running: Running, handler: Handler, end: NotStarted) -> Outcome:
-        """Not the handler's failure. It is tried again, and an attempt is spent only when that goes on too long."""
+        """Not the handler's failure. It is tried again; an attempt is spent only when that happens too often."""
         claimed = running.claimed
         telemetry.emit(
             "process.not_started",
@@ -166,7 +166,7 @@ class Pool:
         return handler.failed(ErrorText("ProcessNotStarted", end.reason, end.trace), claimed.attempt)
 
     async def close(self) -> None:
-        """Let every child go; one that does not is killed."""
+        """Dismiss every child; one that does not end is killed."""
         with self._lock:
             keepers = list(self._keepers)
         for keeper in keepers:
@@ -192,7 +192,7 @@ class Pool:
             self._idle.append(keeper)
 
     def may_leave(self, keeper: ChildThread) -> bool:
-        """An idle child that is one too many."""
+        """An idle child above the limit."""
         with self._lock:
             if keeper not in self._idle or len(self._idle) <= (SPARE if self._spare is None else self._spare):
                 return False

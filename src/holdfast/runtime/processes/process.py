@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from .frames import Frame, Unpacker, pack
 from .reaper import kill_family
 
-LATE = signal.SIGXCPU  # a child that gets it prints where it is; the kill follows
+LATE = signal.SIGXCPU  # at this signal a child prints its stacks; the kill follows
 _READS = 16  # of 64 KB
 _EXIT = 1.0  # from the closed socket to the exit code
-_KILL = 5.0  # a process that is stuck in the kernel dies when it comes out of there
+_KILL = 5.0  # a process that is stuck in the kernel dies when it returns from there
 
 
 class ChildProcess:
@@ -59,7 +59,7 @@ class ChildProcess:
         return self._process.pid
 
     def wait(self, seconds: float | None) -> None:
-        """Until it says or prints something, ends, or `wake` is called."""
+        """Until it sends or prints something, ends, or `wake` is called."""
         if self._pidfd is None:
             seconds = 0.5 if seconds is None else min(seconds, 0.5)
         self._ready = frozenset(key.fileobj for key, _ in self._selector.select(seconds))
@@ -71,7 +71,7 @@ class ChildProcess:
 
     @property
     def speaks(self) -> bool:
-        """Whether the last wait() ended because it said something, or closed its socket."""
+        """Whether the last wait() ended because of the socket: a frame, or its end."""
         return self._link in self._ready
 
     @property
@@ -80,7 +80,7 @@ class ChildProcess:
 
     @property
     def may_have_ended(self) -> bool:
-        """Where the kernel tells of an end, only when it did."""
+        """Where the kernel reports an end, only when it did."""
         return self.hung_up or self._pidfd is None or self._pidfd in self._ready
 
     def wake(self) -> None:
@@ -93,7 +93,7 @@ class ChildProcess:
         self._write()
 
     def _write(self) -> None:
-        """What the socket takes now: a child that does not read must not hold up its keeper."""
+        """As much as the socket takes now: a child that does not read must not block its keeper."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._link.send(self._outgoing)]
@@ -108,8 +108,8 @@ class ChildProcess:
             self._selector.modify(self._link, wanted)
 
     def receive(self) -> Iterator[Frame]:
-        """What has come, but no more than the socket holds: one that never stops must not keep its keeper from looking.
-        BadFrame: it does not speak our language."""
+        """Frames that have arrived, at most a socket buffer: a child that never stops must not keep its keeper busy.
+        BadFrame: the bytes are no frames."""
         for _ in range(_READS):
             try:
                 data = self._link.recv(65536)
@@ -123,7 +123,7 @@ class ChildProcess:
             yield from self._unpacker.feed(data)
 
     def read_output(self) -> bytes:
-        """What it has printed, as much as a pipe holds."""
+        """Its output, at most a pipe buffer."""
         data = b""
         with contextlib.suppress(BlockingIOError):
             while len(data) < 65536:
@@ -138,25 +138,25 @@ class ChildProcess:
             self._selector.unregister(self._printed)
 
     def has_exited(self) -> bool:
-        """Its exit code stays where it is, if possible: until that is taken, no other process can get its number."""
+        """Its exit code stays unread, if possible: until then no other process can get its pid."""
         if self._process.returncode is not None:
             return True
         if not hasattr(os, "waitid"):  # macOS
             return self._process.poll() is not None
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody else has taken it
+        except ChildProcessError:  # other code has reaped it
             return True
 
     def exit_code(self) -> int:
-        """How it ended by itself, if it did; what is left of its group is killed."""
+        """How it ended by itself, if it did; the rest of its group is killed."""
         deadline = time.monotonic() + _EXIT
         while not self.has_exited() and time.monotonic() < deadline:
             time.sleep(0.002)
         return self.kill()
 
     def ask_where(self) -> None:
-        """Its threads are read while they run, so it may crash on that: only for one that is about to be killed."""
+        """Its threads are read while they run, so that may crash it: only for one that is about to be killed."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, LATE)
 

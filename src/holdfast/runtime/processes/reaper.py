@@ -18,7 +18,7 @@ _ROUNDS = 20  # a family that starts processes faster than they are stopped
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it started, and what those started. Linux tells; elsewhere only the process itself."""
+    """A process, its children, and theirs. Only Linux reports them; elsewhere only the process itself."""
     found = [pid]
     for each in found:  # it grows on the way
         with contextlib.suppress(OSError):
@@ -29,9 +29,9 @@ def family(pid: int) -> list[int]:
 
 
 def kill_family(pid: int, *, spare: bool = False) -> None:
-    """Kill what a process started, also what has a session of its own, and then the process with its group.
+    """Kill everything that a process started, also in other sessions, and then the process with its group.
 
-    Stopped first, parents before children, so that none can start another one unseen. `spare`: the process itself lives on.
+    They are stopped first, parents before children, so that none can start another. `spare`: the process itself survives.
     """
     stopped: list[int] = []
     for _ in range(_ROUNDS):
@@ -65,7 +65,7 @@ class Reaper:
     def keep(self, group: int) -> None:
         with self._lock:
             self._groups.add(group)
-            if self._process is not None and self._process.poll() is not None:  # somebody killed it
+            if self._process is not None and self._process.poll() is not None:  # it was killed
                 self._forget_process()
             if self._process is None:
                 self._start()
@@ -111,12 +111,12 @@ class Reaper:
 
     def _say(self, line: str) -> None:
         if self._pipe >= 0:
-            with contextlib.suppress(OSError):  # somebody killed it: the children still watch by themselves
+            with contextlib.suppress(OSError):  # it was killed: the children still watch by themselves
                 os.write(self._pipe, line.encode())
 
 
 def watch(pipe: int, worker: int) -> set[int]:
-    """Until the worker is gone: its end of the pipe closed, or another parent here if somebody else kept that open."""
+    """Until the worker is gone: its end of the pipe is closed, or the parent changed while others hold the pipe."""
     groups: set[int] = set()
     rest = b""
     while True:

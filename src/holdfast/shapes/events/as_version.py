@@ -1,4 +1,4 @@
-"""`as_version=[OrderPaid]`: relays and webhooks send an event as the version that its receivers know."""
+"""`as_version=[OrderPaid]`: relays and webhooks send an event in the version that its receivers know."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from .contract import EventType, data_text, type_of
 
 
 def row_maker(what: str, classes: Sequence[Any]) -> Callable[[LogRow], LogRow] | None:
-    """What makes of a row of the log the row that is sent; None: each is sent as it was published."""
+    """A function from a row of the log to the row that is sent; None: each is sent as it was published."""
     if isinstance(classes, str | type) or not isinstance(classes, Sequence):
         raise TaskDefinitionError(f"{what}: as_version must be a list of event classes, not {shown(classes)}")
     kinds: dict[str, EventType] = {}

@@ -14,7 +14,7 @@ from ...errors import TaskDefinitionError
 from ...tasks.convert import Converter, Misfit, MsgspecConverter, Unsupported, converter, type_name
 from ...tasks.payload import shown
 
-Blank = tuple[tuple[str, ...], Any]  # where it is in the data, and what is put there
+Blank = tuple[tuple[str, ...], Any]  # its path in the data, and the value that is put there
 
 BLANKS: tuple[Any, ...] = (None, "", 0, False, [], {})
 _WRAPPERS = (typing.Required, typing.NotRequired)
@@ -38,7 +38,7 @@ def blanks_of(event_name: str, cls: type, names: Sequence[str], in_key: Sequence
 
 
 def check_fields(event_name: str, cls: type, names: Sequence[str], in_key: Sequence[str]) -> None:
-    """What can be said before every type is there: the fields of the class itself."""
+    """What can be checked before every type is defined: the fields of the class itself."""
     for name in names:
         first, known = name.partition(".")[0], fields_of(cls)
         if known and first not in known:
@@ -115,7 +115,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """What each field takes, with its limits."""
+    """The values that each field accepts, with its limits."""
     found = getattr(cls, "model_fields", None)
     if found:
         return {
@@ -145,7 +145,7 @@ def fields_of(cls: type) -> list[str]:
 
 
 def json_name(cls: Any, name: str) -> str:
-    """What a field is called in the data: a msgspec.Struct may rename them."""
+    """The name of a field in the data: a msgspec.Struct may rename it."""
     names: Sequence[str] = getattr(cls, "__struct_fields__", ())
     renamed: Mapping[str, str] = dict(
         zip(names, getattr(cls, "__struct_encode_fields__", names), strict=True)

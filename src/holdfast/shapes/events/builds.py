@@ -1,4 +1,4 @@
-"""What people do with rebuilds of projections: begin one, see how far it is, give it up, drop the old tables."""
+"""Rebuilds of projections: begin one, watch it, abandon it, drop the old tables."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class Rebuild:
     _verbs: Subscriptions
 
     def progress(self) -> tuple[int, int]:
-        """Events that were read, and how many there are. Equal: it is done, or was given up."""
+        """Events that were read, and their total. Equal: it is done, or was abandoned."""
         return _fraction(self._verbs.run(progress(self.projection)))
 
     async def aprogress(self) -> tuple[int, int]:
         return _fraction(await self._verbs.arun(progress(self.projection)))
 
     def cancel(self) -> None:
-        """Give it up. The live tables stay as they are."""
+        """Abandon it. The live tables stay as they are."""
         self._verbs.run(cancel(self.projection))
 
     async def acancel(self) -> None:
@@ -70,7 +70,7 @@ def start(
     since: int | None = None,
     rate: float | None = None,
 ) -> Procedure[str]:
-    """Make the shadow and the subscription that fills it; returns its name. ConfigurationError says what is in the way."""
+    """Make the shadow and the subscription that fills it; returns its name. ConfigurationError names what prevents it."""
     if not tables:
         raise ConfigurationError(f"{name} does not say which tables it writes. Declare them: tables=[...]")
     if (seed is None) != (since is None):
@@ -144,12 +144,12 @@ def _make(
 
 
 def progress(name: str) -> Procedure[Progress | None]:
-    """How far the rebuild of a projection is; None: there is none."""
+    """The progress of a projection's rebuild; None: there is none."""
     return (yield from run(lambda: store.build_progress(name)))
 
 
 def was_swapped(name: str) -> Procedure[bool]:
-    """Whether a rebuild that is not under way any more has come to its end: then old tables are kept. Else: given up."""
+    """Whether a rebuild that is no longer in progress was completed: then old tables are kept. Otherwise: abandoned."""
     return (yield from run(lambda: store.schema_exists(schema_of("old", name))))
 
 
@@ -186,7 +186,7 @@ def _drop_old(name: str, who: Actor) -> Flow[list[str]]:
 
 
 def forget(name: str) -> Procedure[list[str]]:
-    """Forget a projection that no code declares any more, give up its rebuild and drop the tables that its last rebuild has
+    """Forget a projection that no code declares any more, abandon its rebuild and drop the tables that its last rebuild has
     replaced; returns their names. All of it or, where it is refused, nothing."""
     who = yield from actor()
     yield from summaries(name)

@@ -1,7 +1,7 @@
 """The function of a projection is called in the transaction that moves the position: ours, or one that the user opens.
 
-What goes wrong is told apart here, because it is treated differently: the function failed (FunctionFailed), it ended the
-transaction that is not its own (Broken), the subscription has another owner (LeaseLost), or the database is away or busy
+Failures are kept apart here, because they are treated differently: the function failed (FunctionFailed), it ended a
+transaction that is not its own (Broken), the subscription has another owner (LeaseLost), or the database is unreachable or
 (DatabaseUnavailable, Contended).
 """
 
@@ -31,7 +31,7 @@ Events = Sequence[Event[Any]]
 
 
 class FunctionFailed(Exception):
-    """The function raised, or did not return in time. Nothing of it stays."""
+    """The function raised, or did not return in time. Its writes are rolled back."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Broken(Exception):
 
 
 class Call:
-    """One transaction. `first` locks the position's row; `events` are what the function is called with, or `read` finds them
-    when the row is locked; `finish` moves the position. Each returns what is false to give up: LeaseLost. `move` is a finish
+    """One transaction. `first` locks the position's row; `events` are the function's argument, or `read` finds them
+    when the row is locked; `finish` moves the position. Each returns a false value to give up: LeaseLost. `move` is a finish
     of one statement that does nothing outside of this transaction."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Call:
         except (asyncio.CancelledError, Broken, LeaseLost):
             raise
         except BaseException as error:
-            if self._failed is not None:  # whatever the user's own block made of it
+            if self._failed is not None:  # whatever the user's own block did with it
                 raise self._failed from self._failed.error
             judged = self._judged(error)
             if judged is error:
@@ -110,7 +110,7 @@ class Call:
         if xid != held.xid:
             raise Broken(
                 f"{self._name} ended the transaction that it was called in, so its position was not moved. "
-                "What it wrote may be there: check it. Leave COMMIT and ROLLBACK to Holdfast; use savepoints instead"
+                "Its writes may be committed: check them. Leave COMMIT and ROLLBACK to Holdfast; use savepoints instead"
             )
 
     @property
@@ -219,7 +219,7 @@ class Call:
         return TimeoutError(f"{self._name} ran longer than its timeout of {self._apply.timeout:g} s")
 
     def _blamed(self, error: BaseException, conn: object) -> BaseException:
-        """What the function raised: its own failure, or that of the database below it."""
+        """The error of the function: its own failure, or that of the database below it."""
         ours = _of_the_database(error, conn)
         if ours is not None:
             return ours
@@ -227,7 +227,7 @@ class Call:
         return self._failed
 
     def _judged(self, error: BaseException) -> BaseException:
-        """What was raised around the function."""
+        """An error from around the function."""
         if isinstance(error, FunctionFailed | DatabaseUnavailable | Contended | LockTimeout | Forbidden):
             return error
         if isinstance(error, ConfigurationError | TypeError) and self._phase == "opening":
@@ -248,7 +248,7 @@ class Call:
         is_theirs = self._phase == "called" or (self._phase == "moving" and state is None)
         if is_theirs and _of_the_database(error, None) is None:
             return Broken(
-                f"{self._name} left its transaction unusable, so its position was not moved. What it wrote may be there: "
+                f"{self._name} left its transaction unusable, so its position was not moved. Its writes may be there: "
                 f"check it ({describe(error).summary})"
             )
         if state is not None and state[:2] in ("22", "23", "P0"):  # at the commit: a deferred constraint
@@ -277,7 +277,7 @@ def _state(error: BaseException) -> str | None:
 
 
 def _of_the_database(error: BaseException, conn: object) -> Exception | None:
-    """Our error, where the database is away or asks for another try. A function that raises the like by itself failed."""
+    """Our error, if the database is unreachable or asks for another try. If the function raised one itself, it failed."""
     state = _state(error) or ""
     if state in _CONTENDED:
         return Contended(describe(error).summary)

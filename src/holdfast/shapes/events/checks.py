@@ -1,4 +1,4 @@
-"""What is wrong with the log, and with those who read it."""
+"""Problems of the log and its readers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,8 +16,8 @@ from .store.health import (
     subscription_health,
 )
 
-POISON = "poison"  # who paused it: an event that failed for good
-_HALF = 0.5  # of a limit, from where on is warned
+POISON = "poison"  # the actor of the pause: an event that failed for good
+_HALF = 0.5  # share of a limit above which it is reported
 _MOST_DAYS = 30
 
 
@@ -75,7 +75,7 @@ def _each(name: str, *verbs: str) -> list[Advice]:
 
 
 def _give_up(h: Health) -> Advice:
-    """Nobody reads to it any more. A rebuild goes with its tables."""
+    """It has no reader any more. A rebuild is dropped with its tables."""
     return _verb("remove", h.name) if h.rebuilds is None else advise("cancel_rebuild", name=h.rebuilds)
 
 
@@ -86,7 +86,7 @@ def _names(found: Sequence[Health]) -> list[str]:
 def _stopped(found: Sequence[Health]) -> Iterator[Finding]:
     if stopped := [h for h in found if h.status == "paused" and h.paused_by == POISON]:
         what = f"{several(len(stopped), 'subscription')} stopped at an event that failed again and again"
-        # Of a rebuild the tables or the function may be at fault, and then a skip would lose an event.
+        # In a rebuild the tables or the function may be at fault, and then a skip would lose an event.
         fix = once(
             [a for h in stopped for a in ([_give_up(h)] if h.rebuilds else _each(h.name, "skip", "resume"))]
         )
@@ -127,7 +127,7 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
         )
     blocked = [h for h in active if h not in alone and h.problem and h.lag_seconds >= p.limits.stuck]
     if blocked:
-        what = f"{several(len(blocked), 'subscription')} that cannot go on for now: events wait in the log"
+        what = f"{several(len(blocked), 'subscription')} that cannot continue for now: events wait in the log"
         fix = once([_look(h.name, h.kind) for h in blocked])
         lasts = max(h.lag_seconds for h in blocked)
         yield Finding(
@@ -160,7 +160,7 @@ def _paused(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
 
 
 def check_set_aside(p: Patient) -> Iterator[Finding]:
-    """Events that a relay or a projection passed without doing them."""
+    """Events that a relay or a projection passed without processing them."""
     found = p.probe.look(set_aside())
     if parked := [x for x in found if x.kind == "parked"]:
         keys = sum(x.keys for x in parked)
@@ -181,7 +181,7 @@ def check_set_aside(p: Patient) -> Iterator[Finding]:
         yield Finding("skipped_events", "warning", what, fix, listed([_aside(x) for x in skipped]), drops)
     if spilled := [x for x in found if x.kind == "spilled" and x.seconds >= p.limits.lag]:
         events = sum(x.events for x in spilled)
-        what = f"{several(events, 'event')} set aside with keys that fail, and tried again in vain for long"
+        what = f"{several(events, 'event')} set aside with failing keys, and retried without success for long"
         fix = once([_look(x.name, x.of) for x in spilled])
         yield Finding("failing_keys", "warning", what, fix, listed([_aside(x) for x in spilled]))
 
@@ -201,7 +201,7 @@ def _aside(x: SetAside) -> str:
 
 
 def _relief(x: Pressure, rows: Sequence[Health]) -> Advice:
-    """What lets it read on; where it does so already, more room."""
+    """What lets it continue; if it does so already, more room."""
     if any(h.status == "paused" for h in rows):
         return _verb("resume", x.name)
     if all(h.owner is None for h in rows):

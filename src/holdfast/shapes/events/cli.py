@@ -30,7 +30,7 @@ from holdfast.cli.filters import LimitOption
 from holdfast.errors import ConfigurationError
 from holdfast.model import exact
 from holdfast.operate.operator import Operator
-from holdfast.operate.wording import several
+from holdfast.operate.wording import several, size
 from holdfast.shapes.events.event import Event
 from holdfast.shapes.events.look import MOST, EventPage, Looks
 from holdfast.shapes.events.lookups import To
@@ -41,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_IDLE = 0.25  # seconds between two looks at a log in which nothing happens: one statement each
+_IDLE = 0.25  # seconds between two reads of a log in which nothing happens: one statement each
 _HEADS = ("position", "time", "type", "key", "data")
 
 TypeOption = Annotated[
@@ -256,7 +256,7 @@ def _say(text: str, _: object) -> None:
     typer.echo(text)
 
 
-# Who is behind ------------------------------------------------------------------------------------------------------
+# Lag ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,7 @@ def retention_command(
 def _print_retention(log: LogState) -> None:
     typer.echo(
         f"Events are kept for {several(log.retention_days, 'day')}; for a subscriber that is behind, up to "
-        f"{several(log.hold_days, 'day')} and {render.size(log.hold_bytes)}. Then it expires."
+        f"{several(log.hold_days, 'day')} and {size(log.hold_bytes)}. Then it expires."
     )
     typer.echo(
         f"The log has positions {log.start + 1:,} to {log.last:,}."

@@ -36,7 +36,7 @@ app = typer.Typer(
     help="List projections, rebuild their tables, pause, reset, apply what was skipped.", no_args_is_help=True
 )
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
-_EVERY = 0.5  # seconds between two looks at a rebuild
+_EVERY = 0.5  # seconds between two reads of a rebuild
 
 
 def _verbs(database: Database) -> Subscriptions:
@@ -54,7 +54,7 @@ def _code(name: str, app: str | None) -> Declared:
 
 
 def _tables(app: str | None) -> dict[str, str]:
-    """Which tables each writes, where the code is at hand."""
+    """The tables that each writes, where the code is available."""
     try:
         tasks = load_app(app).tasks
     except ConfigurationError:
@@ -162,7 +162,7 @@ def cancel_command(name: NameArgument, database_url: DatabaseOption = None, app:
 
 @app.command("pause")
 def pause_command(name: NameArgument, database_url: DatabaseOption = None, app: AppOption = None) -> None:
-    """Stop applying events, on all workers. To go on: holdfast projection resume NAME"""
+    """Stop applying events, on all workers. To continue: holdfast projection resume NAME"""
     with busy(), open_database(database_url, app) as database:
         _verbs(database).pause(name)
     typer.echo(f"{name} is paused.")
@@ -180,7 +180,7 @@ def resume_command(name: NameArgument, database_url: DatabaseOption = None, app:
 def reset_command(
     name: NameArgument, yes: YesOption = False, database_url: DatabaseOption = None, app: AppOption = None
 ) -> None:
-    """Empty its tables and apply every event again. Who reads them meanwhile sees less: `rebuild` spares them that."""
+    """Empty its tables and apply every event again. Readers see less meanwhile; `rebuild` avoids that."""
     code = _code(name, app)
     assert code.apply is not None
     confirm(f"empty {', '.join(code.apply.tables) or 'the tables'} and apply every event again", yes)

@@ -1,4 +1,4 @@
-"""`holdfast subscriptions`: who reads the log; pause and resume one, put it elsewhere, deliver a range again, skip."""
+"""`holdfast subscriptions`: subscriptions of the log; pause and resume one, move it, deliver a range again, skip."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,9 @@ from holdfast.shapes.events.cli import PLACES, KeyOption, parse_place, shard_nam
 from holdfast.shapes.events.steering import check_reset, effect_of_reset
 from holdfast.shapes.events.store import Failure, Listed
 
-app = typer.Typer(help="Who reads the log of events: pause, resume, reset, replay.", no_args_is_help=True)
+app = typer.Typer(
+    help="Subscriptions to the log of events: pause, resume, reset, replay.", no_args_is_help=True
+)
 
 
 def complete_subscription(context: typer.Context, incomplete: str) -> list[Offer]:
@@ -27,7 +29,7 @@ def complete_subscription(context: typer.Context, incomplete: str) -> list[Offer
     return offered(incomplete, find)
 
 
-_DONE = {"relay": "sent"}  # what a kind of subscription does with an event
+_DONE = {"relay": "sent"}  # how a kind of subscription treats an event
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_subscription)]
 
 
@@ -78,7 +80,7 @@ def _note(row: Listed) -> str:
 
 
 def _made_for(row: Listed) -> str:
-    """What a subscription is that no code declares."""
+    """The kind of a subscription that no code declares."""
     if row.until is None:
         return f"rebuild of {row.replay_of}"
     return f"replay of {row.replay_of}, to position {row.until:,}"
@@ -206,7 +208,7 @@ def _range(name: str, replay: str | None, since: int, until: int, *, dry_run: bo
 @app.command("skip")
 @command(asks_why=True)
 def skip_command(name: NameArgument, operator: Operator) -> Shown[Failure]:
-    """Skip the event at which a paused subscription stopped, and record it. Go on then: subscriptions resume."""
+    """Skip the event at which a paused subscription stopped, and record it. Then continue: subscriptions resume."""
     return Shown(verbs(operator).skip(name), partial(_print_skipped, name))
 
 
@@ -243,7 +245,7 @@ def forget_failures_command(
         int | None, typer.Option(metavar="POSITION", help="Only the one that is there.")
     ] = None,
 ) -> Shown[int]:
-    """Give up events that it skipped or parked, for good. A parked key that has none left goes on with its next event."""
+    """Give up events that it skipped or parked, for good. A parked key that has none left continues with its next event."""
     looks = verbs(operator)
     looks.find(name)
     which = [] if key is None else [f" of key {render.line(key)}"]

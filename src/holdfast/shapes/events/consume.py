@@ -1,7 +1,7 @@
-"""A consumer at work: events become jobs in the transaction that moves the position.
+"""A consumer: events become jobs in the transaction that moves the position.
 
-The subscription remembers which positions became jobs. So one that is put back, and a replay, make no job twice. An event
-that the database refuses as a job is set aside and noted; the others go on.
+The subscription remembers which positions became jobs. So one that is moved back, and a replay, create no job twice. An
+event that the database refuses as a job is set aside and recorded; the others continue.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Consume:
             self._keyed = True
             return False
         except BadRow as error:
-            if (span := page.position - self._owned.position) > 1:  # which of them? A half at a time
+            if (span := page.position - self._owned.position) > 1:  # the bad one is found by halving
                 self.batch = span // 2
                 return False
             if not page.events or error.sqlstate[:2] not in _OF_THE_DATA:
@@ -79,7 +79,7 @@ class Consume:
             raise LeaseLost
 
     def _advance(self, page: Page, becoming: Sequence[Span]) -> Flow[list[Span] | None]:
-        """Move, and note what becomes jobs. Returns what became jobs before; None: the subscription was lost."""
+        """Move, and record which events become jobs. Returns those that did before; None: the subscription was lost."""
         owned = self._owned
         if owned.replay_of is None:
             return (yield from store.advance_jobs(owned, page.position, page.seq, self._lease, becoming))
@@ -89,7 +89,7 @@ class Consume:
         return (yield from store.deliver(owned.replay_of, becoming))
 
     async def _set_aside(self, page: Page, error: BadRow) -> None:
-        """Pass an event that cannot become a job, and note it in the same transaction."""
+        """Pass an event that cannot become a job, and record it in the same transaction."""
         owned, (row,) = self._owned, page.events
         why = storable(f"it cannot become a job: {error}", 2000)
 

@@ -1,5 +1,5 @@
-"""Event types: what `@event` says of a class, how its instances become JSON and old versions are read, and which key they
-have."""
+"""Event types: the options of `@event`, how instances become JSON, how old versions are read, and their
+keys."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ class EventType:
 
     @property
     def converter(self) -> Converter:
-        """Built at first use: the types that the class names may come after it."""
+        """Built at first use: the types that the class names may be defined after it."""
         if self._converter is None:
             try:
                 self._converter = converter(self.cls)
@@ -76,13 +76,13 @@ class EventType:
 
     @property
     def blanks(self) -> tuple[Blank, ...]:
-        """What `erase` puts in the place of its fields. NameError: a type of a field is not there yet."""
+        """The values that replace its fields in `erase`. NameError: a type of a field is not defined yet."""
         if self._blanks is None:
             self._blanks = blanks_of(self.name, self.cls, self.erase, tuple(self._fields))
         return self._blanks
 
     def encode(self, value: Any) -> dict[str, Any]:
-        """The data as a JSON object; InvalidEvent says what does not fit."""
+        """The data as a JSON object; InvalidEvent names the field that does not fit."""
         try:
             made = self.converter.dump(value)
         except Misfit as error:
@@ -107,7 +107,7 @@ class EventType:
         return made
 
     def load(self, version: int, data: Any) -> Any:
-        """The data of an event that was published as `version`, as this class has it: read as the version that it was, and
+        """The data of an event that was published as `version`, as this class has it: read in its own version, and then
         upcast. NewerVersion when newer code published it, Misfit when it does not fit."""
         if version == self.version:
             return self.converter.load(data)
@@ -158,7 +158,7 @@ class EventType:
         return made
 
     def fingerprint(self) -> dict[str, Any]:
-        """What it takes, for the fingerprint of a handler's signature. A repaired upcaster is another one."""
+        """The accepted data, for the fingerprint of a handler's signature. A repaired upcaster gives another fingerprint."""
         make = getattr(self.converter, "schema", None)
         step = None if self.step is None else [code_of(self.step.func), self.step.old.fingerprint()]
         return {"version": self.version, "data": make() if make is not None else None, "step": step}
@@ -219,7 +219,7 @@ def event(
         _check_key(name, key, cls)
         kind = EventType(name, version, cls, key, compatibility, erased)
         check_fields(name, cls, erased, _names_in(key or ""))
-        with contextlib.suppress(NameError):  # of a type that comes later: it is looked at when it is used
+        with contextlib.suppress(NameError):  # of a type that is defined later: it is checked at first use
             _ = kind.blanks
         setattr(cls, _MARK, kind)
         others = DECLARED.setdefault((name, version), [])
@@ -261,7 +261,7 @@ def upcast(old: type[A], new: type[B]) -> Callable[[Callable[[A], B]], Callable[
 
 
 def _place(thing: object) -> tuple[object, object]:
-    """Where it is written: a module may be run again."""
+    """Where it is written: a module may run again."""
     return getattr(thing, "__module__", None), getattr(thing, "__qualname__", thing)
 
 
@@ -272,7 +272,7 @@ def declared_as(name: str, version: int) -> EventType | None:
 
 
 def type_of(cls: object) -> EventType | None:
-    """What `@event` said of a class; None: it is no event. A subclass is none unless it is declared itself."""
+    """The options of `@event` on a class; None: it is no event. A subclass is none unless it is decorated itself."""
     found = getattr(cls, "__dict__", {}).get(_MARK)
     return cast("EventType | None", found)
 
@@ -283,7 +283,7 @@ def type_name_of(name: object, fail: checks.Fail) -> str:
 
 
 def _beside(given: object, made: object, path: str = "") -> str | None:
-    """The first field that was given and is not in what was made of it."""
+    """The first field that was given and is missing in the result."""
     if isinstance(given, Mapping) and isinstance(made, dict):
         for name, value in given.items():
             if name not in made:
@@ -340,7 +340,7 @@ def data_text(data: object, name: str) -> str:
 
 
 def _short(data: dict[Any, Any]) -> str | None:
-    """A short object of plain values, as `dump` writes it, in a third of the time; None: it is not such a one."""
+    """A short object of plain values, as `dump` writes it, in a third of the time; None: it is not that simple."""
     try:
         return short([f"{quoted(name)}:{WRITERS[type(value)](value)}" for name, value in data.items()])
     except (KeyError, TypeError, ValueError):
@@ -368,7 +368,7 @@ def headers_text(headers: Mapping[str, str] | None, name: str) -> str | None:
 
 
 def carrying(headers: str | None, context: Mapping[str, str]) -> str | None:
-    """The headers with the context of a trace. What the user put there wins, and so does the limit: an event without a
+    """The headers with the context of a trace. The user's own win, and so does the limit: an event without a
     trace is better than none."""
     known: dict[str, str] = json.loads(headers) if headers else {}
     if TRACE[0] in known:

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What `@app.on(...)` takes beside its event types: the options of a task, and where the subscription starts."""
+    """The options of `@app.on(...)` apart from its event types: those of a task, and where the subscription starts."""
 
     name: str
     queue: str
@@ -74,10 +74,10 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A subscription as the code has it."""
+    """A subscription as the code declares it."""
 
     name: str
-    kind: str  # 'jobs', 'projection', or what a follower says
+    kind: str  # 'jobs', 'projection', or a follower's kind
     patterns: tuple[str, ...]
     start: Start
     place: Place
@@ -89,7 +89,7 @@ class Declared:
 
     @property
     def version(self) -> int:
-        """Of its code: a projection is run by code of the version that its tables were built by."""
+        """The version of its code: a projection is run by code of the version that its tables were built by."""
         return 1 if self.apply is None else self.apply.version
 
 
@@ -144,7 +144,7 @@ class OnDecorator(Protocol[T]):
 
 
 class Subscribing(TaskRegistry):
-    """The part of a registry that declares who reads the log."""
+    """The part of a registry that declares subscribers of the log."""
 
     @overload
     def on(self, a: type[A], /, **options: Unpack[ConsumerOptions]) -> OnDecorator[A]: ...
@@ -229,14 +229,14 @@ class Subscribing(TaskRegistry):
         return Followed(name, self._binding)
 
     def _event_of(self, row: LogRow, era: int) -> Event[Any]:
-        """For such a shape: the event of a row of the log that it has read by itself."""
+        """For such a shape: the event of a row of the log that it has read itself."""
         return event_of(row, era)
 
     def _cloudevent_of(self, row: LogRow) -> str:
         return cloudevent_of(row)
 
     def _rows_as(self, what: str, classes: Sequence[Any]) -> Callable[[LogRow], LogRow] | None:
-        """For such a shape: what makes of a row the row that it sends. It raises OtherVersion where it cannot."""
+        """For such a shape: the function from a row to the row that it sends. It raises OtherVersion if it cannot."""
         return row_maker(what, classes)
 
 
@@ -254,7 +254,7 @@ def _hooked(d: Declared, apply: Apply | None, tasks: TaskSet) -> Declared:
 
 
 def _check_tables(found: Sequence[Declared]) -> None:
-    """A rebuild makes a table of what one projection wrote: what another had written to it would be lost."""
+    """A rebuild replaces a table that one projection wrote: another projection's writes to it would be lost."""
     owners: dict[str, str] = {}
     for d in found:
         for table in d.apply.tables if d.apply is not None else ():
@@ -266,7 +266,7 @@ def _check_tables(found: Sequence[Declared]) -> None:
 
 
 def _replace(registry: TaskRegistry, made: Declared, other: Declared) -> bool:
-    """A module may be run again: the newer function of one place counts."""
+    """A module may run again: the newer function at one place counts."""
     same = (made.kind, made.place.file, made.place.qualname) == (
         other.kind,
         other.place.file,
@@ -299,7 +299,7 @@ def patterns_of(what: Sequence[Any], verb: str) -> tuple[str, ...]:
 
 
 def _start(start: object) -> Start:
-    """Where a new subscription begins; one that is there goes on where it is."""
+    """Where a new subscription begins; an existing one continues where it is."""
     if start in ("now", "start") or (isinstance(start, datetime) and start.tzinfo is not None):
         return cast(Start, start)
     if isinstance(start, int) and not isinstance(start, bool) and start >= 0:

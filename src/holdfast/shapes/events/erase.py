@@ -1,4 +1,4 @@
-"""Erase the data of events, for good: one by one, or all of a key. The event stays, in its place, without its data, or with
+"""Erase the data of events, for good: single events, or all of a key. The event stays, in its place, without data, or with
 blanks in the fields that its class names."""
 
 import json
@@ -14,7 +14,7 @@ from . import store
 from .contract import DECLARED
 from .event import Event
 
-AT_ONCE = 20_000  # events that one statement looks at
+AT_ONCE = 20_000  # events that one statement reads
 
 
 def erase(which: Sequence[Event[Any]], *, whole: bool = False, dry_run: bool = False) -> Procedure[int]:
@@ -61,8 +61,8 @@ def _part(slot: int, after: int, key: str, who: Actor, blanks: str, *, dry_run: 
 
 
 def declared_blanks(whole: bool) -> str:
-    """What classes of this process say is erased, as SQL takes it: fields by 'version type'. A type that says nothing, and a
-    version that has no class, lose all of their data."""
+    """What classes of this process erase, as SQL takes it: fields by 'version type'. A type without fields, and a
+    version without a class, lose all of their data."""
     found: dict[str, list[Any]] = {}
     if not whole:
         for (name, version), kinds in sorted(DECLARED.items()):

@@ -1,4 +1,4 @@
-"""Event: one event as a subscriber gets it, and how it travels in a job."""
+"""Event: one event as a subscriber gets it, and its form in a job."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _OWN = frozenset(
     ("specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema", "data")
 )
 _EXTENSION = re.compile("[a-z0-9]{1,20}")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # which no attribute may have
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # which no attribute may use
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -136,7 +136,7 @@ class EventConverter:
         kind = type_of(type(value.data)) or self._by_type.get(value.type)
         other = self._other or Raw()
         data = other.dump(value.data) if kind is None else kind.encode(value.data)
-        version = value.version if kind is None else kind.version  # what was upcast is dumped as it is now
+        version = value.version if kind is None else kind.version  # upcast data are dumped in the new version
         row = (value.id, value.type, version, value.key, value.time, text_of(dict(value.headers)))
         return json.loads(_envelope(value.position, value.era, *row, text_of(data), value.replay))
 
@@ -150,7 +150,7 @@ class EventConverter:
         )
 
     def schema(self) -> dict[str, Any]:
-        """What fits, for the fingerprint of a handler's signature."""
+        """The accepted data, for the fingerprint of a handler's signature."""
         found: dict[str, Any] = {
             f"{name}/{version}": kind.fingerprint() for (name, version), kind in sorted(self._exact.items())
         }
@@ -159,15 +159,15 @@ class EventConverter:
 
 
 def job_payload(row: EventRow, parameter: str, era: int, *, replay: bool = False) -> str:
-    """The payload of the job that carries an event, put together from the texts of the log."""
+    """The payload of the job that carries an event, assembled from the texts of the log."""
     texts = (row.headers, row.data or "null")
     whole = _envelope(row.position, era, row.id, row.type, row.version, row.key, row.time, *texts, replay)
     return f"{{{text_of(parameter)}:{whole}}}"
 
 
 def cloudevent_text(row: EventRow, event_id: str | None = None) -> str:
-    """What `Event.cloudevent()` has, as text that is put together from the texts of the log: the same every time.
-    `event_id`: its id as text, for whoever has made one."""
+    """The content of `Event.cloudevent()`, as text that is assembled from the texts of the log: the same every time.
+    `event_id`: its id as text, for callers that have it."""
     source, extra = '"holdfast"', ""
     if row.headers:
         headers: dict[str, str] = json.loads(row.headers)
@@ -187,7 +187,7 @@ def cloudevent_text(row: EventRow, event_id: str | None = None) -> str:
 
 
 def trace_of(row: EventRow) -> str | None:
-    """The metadata of the job that carries an event: the trace of whoever published it. None: there was none."""
+    """The metadata of the job that carries an event: the trace of its publisher. None: there was none."""
     if row.headers is None or TRACE[0] not in row.headers:
         return None
     headers = json.loads(row.headers)

@@ -1,4 +1,4 @@
-"""A follower of the log at work: what holdfast.follow promises to shapes that read the log by themselves."""
+"""A running follower of the log: implements what holdfast.follow promises to shapes that read the log themselves."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ class FollowedLog:
         self.failed = False
         self._following = follower.make(self)
 
-    # As its service has it ---------------------------------------------------------------------------------------------
+    # For its service ---------------------------------------------------------------------------------------------
 
     def renewed(self, until: float) -> None:
         self._until = max(self._until, until)
@@ -93,7 +93,7 @@ class FollowedLog:
         """It sends no more: nobody need wait for the end of its lease."""
         await self._database.arun(lambda: store.let_go(self.owned))
 
-    # As its follower has it --------------------------------------------------------------------------------------------
+    # For its follower --------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:

@@ -1,9 +1,9 @@
-"""The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions, and read
+"""The log as a worker sees it: it notices new events, turns the page once for all of its subscriptions, and reads
 once for those that are at its end.
 
-While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, looks
-once more, and waits until it is woken, until the pulse of its worker says that there may be something, or, without a pulse,
-until it looks by itself. When it is woken often it gets up: notifications are for idle systems.
+While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, reads
+once more, and waits until it is woken, until the pulse of its worker reports new events, or, without a pulse,
+until it reads by itself. If it is woken often it leaves the sleepers: notifications are for idle systems.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from . import store
 from .store import Owned, Page, Tail
 
 BUSY = 0.02  # seconds between two pages while events come
-DROWSY = 0.5  # seconds without an event, after which it lies down
-MANY = 50  # times within a second: too often to be woken one by one
+DROWSY = 0.5  # seconds without an event, after which it sleeps
+MANY = 50  # times within a second: too often to be woken singly
 TAIL = 100  # events that are read with the turn of a page, at most
 TAIL_BYTES = 2**20
 
@@ -39,33 +39,33 @@ class Log:
         self._worker = worker
         self._names = names
         self._on_free = on_free
-        self._longest = longest  # seconds between two looks of its own while it sleeps
+        self._longest = longest  # seconds between two reads of its own while it sleeps
         self.last = -1  # the last position that is known
         self.hears = False
         self._moved = asyncio.Condition()
-        self._waiting: list[Owned] = []  # for what comes next
-        self._new: tuple[Tail, Page] | None = None  # what the last turn has read for them
+        self._waiting: list[Owned] = []  # waiters for the next position
+        self._new: tuple[Tail, Page] | None = None  # rows that the last turn has read for them
         self._bell = asyncio.Event()
         self._entered: str | None = None  # as which worker it is among the sleepers
         self._rung_at: list[float] = []
-        self._told: int | None = None  # what the pulse said last
+        self._told: int | None = None  # what the pulse last reported
         self._told_at = -2 * longest
 
     def on_answer(self, answer: int | None) -> None:
-        """The last number that was drawn for an event; None: a transaction that published is open. The first answer after
-        that counts as new, because such a one may commit without a word."""
+        """The last number that was drawn for an event; None: a publishing transaction is open. The first reply after
+        that counts as new, because such a transaction may commit without a notification."""
         self._told_at = time.monotonic()
         if answer is None or answer != self._told:
             self._told = answer
             self._bell.set()
 
     def ring(self) -> None:
-        """Somebody published."""
+        """An event was published."""
         self._rung_at = [*self._rung_at, time.monotonic()][-MANY:]
         self._bell.set()
 
     async def turn(self) -> int:
-        """Number what was committed, and tell who waits for it."""
+        """Number the committed events, and wake the waiters."""
         tail = self._tail()
         turned = await self._session.run(store.turn_and_look(self._names, tail, TAIL, TAIL_BYTES))
         if turned.is_free:
@@ -80,7 +80,7 @@ class Log:
         return last
 
     def _tail(self) -> Tail | None:
-        """Of those who wait, the ones who have come farthest. A shard reads for itself."""
+        """The waiters that are farthest. A shard reads for itself."""
         waiting = [o for o in self._waiting if o.shards == 1]
         if not waiting:
             return None
@@ -89,8 +89,8 @@ class Log:
         return Tail(first.position, first.seq, frozenset(p for o in at_it for p in o.patterns))
 
     async def beyond(self, owned: Owned, left: asyncio.Event) -> Page | None:
-        """Wait until the log has events after this position, or who waits has been asked to leave. Returns them, where they
-        were read while it waited; None: they are to be read."""
+        """Wait until the log has events after this position, or the waiter was asked to stop. Returns them, if they
+        were read while it waited; None: they still have to be read."""
         async with self._moved:
             if self.last > owned.position:
                 return None
@@ -111,7 +111,7 @@ class Log:
         return replace(page, events=wanted)
 
     async def nudge(self) -> None:
-        """Who waits looks whether it has been asked to leave."""
+        """Waiters check whether they were asked to stop."""
         async with self._moved:
             self._moved.notify_all()
 
@@ -128,7 +128,7 @@ class Log:
             await self._wait(self._longest if asleep else BUSY if quiet < DROWSY else 0.25, asleep)
 
     async def _wait(self, pause: float, asleep: bool) -> None:
-        """Until the bell rings, or it is time to look. Asleep, the pulse looks."""
+        """Until the bell rings, or it is time to read. Asleep, the pulse reads."""
         while True:
             try:
                 async with asyncio.timeout(pause):
@@ -139,7 +139,7 @@ class Log:
                     return
 
     async def _rest(self, quiet: float) -> bool:
-        """Lie down, stay down, or get up. True: it sleeps, and may wait to be woken."""
+        """Fall asleep, stay asleep, or wake up. True: it sleeps, and may wait to be woken."""
         now = time.monotonic()
         often = len(self._rung_at) == MANY and now - self._rung_at[0] < 1.0
         if not self.hears or often:
@@ -152,7 +152,7 @@ class Log:
             wake.fall_asleep(self._worker(), [store.TOPIC], self._longest)
         ):
             self._entered = self._worker()
-            self._bell.set()  # once more: for what was committed before we were entered as asleep
+            self._bell.set()  # once more: for commits from before the entry among the sleepers
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""What people look at in the log: pages of it, with filters, and where a time is."""
+"""The log for people: pages of it, with filters, and the position of a time."""
 
 import functools
 import time
@@ -26,9 +26,9 @@ _BYTES = 4 * 2**20
 @dataclass(frozen=True, slots=True)
 class EventPage:
     events: list[Event[Any]]
-    position: int  # how far was looked
+    position: int  # how far it has read
     next: int | None  # there may be more after this position
-    cut: bool  # the search stopped because it took long
+    cut: bool  # the search stopped because of its time limit
 
 
 def page(
@@ -68,7 +68,7 @@ def page(
 
 
 def shown_event(row: EventRow, era: int) -> Event[Any]:
-    """With every number of its data as it was written. An event whose data was erased is shown without it."""
+    """With every number of its data exactly as written. An event whose data was erased is shown without it."""
     data = None if row.data is None else exact.loads(row.data)
     headers = exact.loads(row.headers) if row.headers else {}
     return Event(row.id, row.position, era, row.type, row.version, row.key, row.time, headers, data)
@@ -95,7 +95,7 @@ def place(at: To, log: LogState) -> Procedure[int]:
 
 
 def place_of(at: To) -> Procedure[int]:
-    """The same, by itself."""
+    """The same, as a verb."""
     yield from turn()
     return (yield from place(at, (yield from run(store.log_state))))
 
@@ -117,7 +117,7 @@ def names() -> Procedure[list[tuple[str, str]]]:
 
 
 class Looks(Subscriptions):
-    """The verbs of the log and what a command line shows of it."""
+    """The verbs of the log, and the queries of the command line."""
 
     page = Method(page)
     show = Method(show)

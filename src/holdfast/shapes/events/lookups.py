@@ -1,4 +1,4 @@
-"""What several verbs ask first: the last position, a subscription by its name, a place in the log."""
+"""Questions that several verbs begin with: the last position, a subscription by its name, a place in the log."""
 
 from datetime import datetime
 from typing import Literal
@@ -14,7 +14,7 @@ To = int | datetime | Literal["start", "end"]
 
 
 def turn() -> Procedure[int]:
-    """Number what was committed, where the login may; the last position."""
+    """Number the committed events, if the login may; returns the last position."""
     last = yield from run(store.turn_or_look)
     if last is None:
         raise ForeignLog
@@ -36,7 +36,7 @@ def find(name: str) -> Procedure[list[Listed]]:
 
 
 def unknown(name: str) -> Procedure[UnknownSubscription]:
-    """The error for a name that nothing has."""
+    """The error for an unknown name."""
     known = yield from run(store.list_subscriptions)
     names = ", ".join(dict.fromkeys(listed.name for listed in known))
     return UnknownSubscription(

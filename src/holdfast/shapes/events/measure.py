@@ -1,4 +1,4 @@
-"""What Prometheus reads of the log and its subscriptions."""
+"""Prometheus metrics of the log and its subscriptions."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Seen(NamedTuple):
 
 
 def look(dead_after: float) -> Flow[Seen]:
-    """No page is turned: what nobody has numbered yet is no lag yet."""
+    """No page is turned: events without a number are no lag yet."""
     last = yield from last_position()
     found = yield from subscription_health(dead_after)
     return Seen(

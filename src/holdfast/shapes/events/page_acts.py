@@ -1,4 +1,4 @@
-"""What can be done to subscriptions and projections from the dashboard: the verbs of `Subscriptions`, shown first."""
+"""Acts on subscriptions and projections from the dashboard: the verbs of `Subscriptions`, with previews."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from ...errors import ConfigurationError
 from ...model.duration import parse_duration
 from ...operate.procedure import Procedure, run
 from ...operate.wording import several
-from ...pages import Act, Field, Given, Preview, Said
+from ...pages import Act, ActResult, Field, Given, Preview
 from ...tasks.taskset import TaskSet
 from . import builds, procedures, steering, store
 from .declare import Declared, declared
@@ -19,31 +19,33 @@ _NAME = Field("name")
 _PLACE = "A position such as 17, a time such as 2026-05-01T10:00+02:00, a span ago such as 2h"
 
 
-def _pause(given: Given) -> Procedure[Said]:
+def _pause(given: Given) -> Procedure[ActResult]:
     changed = yield from steering.pause(given["name"])
-    return Said(
+    return ActResult(
         f"Subscription {given['name']} {'is paused' if changed else 'was not running'}.", None, "events"
     )
 
 
-def _resume(given: Given) -> Procedure[Said]:
+def _resume(given: Given) -> Procedure[ActResult]:
     changed = yield from steering.resume(given["name"])
-    return Said(
+    return ActResult(
         f"Subscription {given['name']} {'is resumed' if changed else 'was not paused'}.", None, "events"
     )
 
 
-def _skip(given: Given) -> Procedure[Said]:
+def _skip(given: Given) -> Procedure[ActResult]:
     done = yield from steering.skip(
         given["name"], shard=_whole(given, "shard"), position=_whole(given, "position")
     )
-    return Said(f"Subscription {given['name']} continues after position {done.position:,}.", done, "events")
+    return ActResult(
+        f"Subscription {given['name']} continues after position {done.position:,}.", done, "events"
+    )
 
 
 def _preview_skip(given: Given) -> Procedure[Preview]:
     row = yield from steering.stopped_shard(given["name"])
     return Preview(
-        f"{row.name} would go on behind the event after position {row.position:,}, without it.",
+        f"{row.name} would skip the event after position {row.position:,}, and continue.",
         fixed={"shard": str(row.shard), "position": str(row.position)},
     )
 
@@ -55,12 +57,12 @@ def _whole(given: Given, name: str) -> int | None:
     return int(said) if said else None
 
 
-def _cancel(given: Given) -> Procedure[Said]:
+def _cancel(given: Given) -> Procedure[ActResult]:
     done = yield from builds.cancel(given["name"])
     said = (
         "The rebuild is given up. The live tables stay as they are." if done else "It is not being rebuilt."
     )
-    return Said(said, None, "projections")
+    return ActResult(said, None, "projections")
 
 
 def _words(verb: str, noun: str = "subscriptions") -> Any:
@@ -110,10 +112,10 @@ def _preview_reset(given: Given) -> Procedure[Preview]:
     return Preview(said, warnings=warnings, fixed={"to": str(target)})
 
 
-def _reset(given: Given) -> Procedure[Said]:
+def _reset(given: Given) -> Procedure[ActResult]:
     target = yield from steering.reset(given["name"], _place(given, "to", ("start", "end")))
     page = f"events/subscriptions/{given['name']}"
-    return Said(
+    return ActResult(
         f"Subscription {given['name']} continues after position {target:,}.", {"position": target}, page
     )
 
@@ -131,11 +133,11 @@ def _preview_replay(given: Given) -> Procedure[Preview]:
     count = max(until - since, 0)
     again = " Those that became jobs before become jobs again." if given.get("again") == "yes" else ""
     said = f"{several(count, 'event')} of the log would be read to {given['name']} once more, beside its position."
-    # The log grows while somebody reads this: what is confirmed ends where the preview ended.
+    # The log grows meanwhile: the confirmed act ends where the preview ended.
     return Preview(said + again, count, fixed={"start": str(since), "end": str(until)})
 
 
-def _replay(given: Given) -> Procedure[Said]:
+def _replay(given: Given) -> Procedure[ActResult]:
     since, until = yield from _range(given)
     begun = yield from steering.begin_replay(given["name"], since, until, again=given.get("again") == "yes")
     left = (
@@ -144,7 +146,7 @@ def _replay(given: Given) -> Procedure[Said]:
         else ""
     )
     said = f"Replay {begun.name} began: after position {begun.since:,} up to {begun.until:,}{left}."
-    return Said(said, {"replay": begun.name}, f"events/subscriptions/{begun.name}")
+    return ActResult(said, {"replay": begun.name}, f"events/subscriptions/{begun.name}")
 
 
 def _replay_words(given: Given) -> list[str]:
@@ -153,7 +155,7 @@ def _replay_words(given: Given) -> list[str]:
     return ["subscriptions", "replay", given["name"], "--from", given.get("start", ""), *end, *again, "--yes"]
 
 
-# What was passed ----------------------------------------------------------------------------------------------------
+# Failures ----------------------------------------------------------------------------------------------------
 
 
 def _preview_retry(given: Given) -> Procedure[Preview]:
@@ -163,10 +165,10 @@ def _preview_retry(given: Given) -> Procedure[Preview]:
     )
 
 
-def _retry(given: Given) -> Procedure[Said]:
+def _retry(given: Given) -> Procedure[ActResult]:
     found = yield from procedures.retry(given["name"])
     page = f"events/subscriptions/{given['name']}"
-    return Said(
+    return ActResult(
         f"{several(found, 'event')} of {given['name']} will be done after all.", {"retried": found}, page
     )
 
@@ -178,10 +180,10 @@ def _preview_forget(given: Given) -> Procedure[Preview]:
     )
 
 
-def _forget(given: Given) -> Procedure[Said]:
+def _forget(given: Given) -> Procedure[ActResult]:
     found = yield from steering.forget_failures(given["name"])
     page = f"events/subscriptions/{given['name']}"
-    return Said(f"{several(found, 'event')} of {given['name']} given up.", {"forgotten": found}, page)
+    return ActResult(f"{several(found, 'event')} of {given['name']} given up.", {"forgotten": found}, page)
 
 
 def _preview_remove(given: Given) -> Procedure[Preview]:
@@ -189,9 +191,9 @@ def _preview_remove(given: Given) -> Procedure[Preview]:
     return Preview(f"{given['name']}, at position {listed[0].position:,}, would be removed.", len(listed))
 
 
-def _remove(given: Given) -> Procedure[Said]:
+def _remove(given: Given) -> Procedure[ActResult]:
     removed = yield from steering.remove(given["name"])
-    return Said(f"Subscription {given['name']} is removed.", {"removed": removed}, "events")
+    return ActResult(f"Subscription {given['name']} is removed.", {"removed": removed}, "events")
 
 
 def _sure(verb: str) -> Any:
@@ -267,7 +269,7 @@ ACTS: tuple[Act, ...] = (
 )
 
 
-# What needs the code ------------------------------------------------------------------------------------------------
+# Acts that need the code ------------------------------------------------------------------------------------------------
 
 
 def coded_acts(tasks: TaskSet) -> Sequence[Act]:
@@ -292,11 +294,11 @@ def coded_acts(tasks: TaskSet) -> Sequence[Act]:
             "swap them at the end. The old ones are kept."
         )
 
-    def rebuild(given: Given) -> Procedure[Said]:
+    def rebuild(given: Given) -> Procedure[ActResult]:
         one = code(given["name"])
         assert one.apply is not None
         begun = yield from builds.start(one.name, one.apply.tables, one.patterns, one.apply.version)
-        return Said(f"{begun} is being built.", {"rebuild": begun}, "projections")
+        return ActResult(f"{begun} is being built.", {"rebuild": begun}, "projections")
 
     return (
         Act(

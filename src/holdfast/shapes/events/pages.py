@@ -1,4 +1,4 @@
-"""Events, subscriptions and projections on the dashboard. Looking numbers nothing: it reads what workers have numbered."""
+"""Events, subscriptions and projections on the dashboard. Pages number no events: they read what workers have numbered."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,6 @@ from ...operate.procedure import Procedure, run
 from ...operate.wording import several, span
 from ...pages import (
     Alert,
-    Asked,
     Block,
     Cell,
     Code,
@@ -19,6 +18,7 @@ from ...pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Pages,
     Problem,
     Reach,
@@ -87,7 +87,7 @@ def _turn(row: Listed) -> Offer:
 _HEADS = ("Subscription", "Kind", "Reads~", "State", "Position#", "Behind#", "For#", "Not applied#", "Owner")
 
 
-def _log(asked: Asked) -> Procedure[View]:
+def _log(asked: PageRequest) -> Procedure[View]:
     log = yield from run(store.log_state)
     listed = yield from run(store.list_subscriptions)
     before = _number(asked.query, "before", log.last)
@@ -184,7 +184,7 @@ def _number(query: Given, name: str, otherwise: int) -> int:
     return min(int(said), otherwise)
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     name = asked.path["name"]
     listed: Sequence[Listed] = yield from run(lambda: store.list_subscriptions(name))
     if not listed:
@@ -211,7 +211,7 @@ def _one(asked: Asked) -> Procedure[View]:
 
 
 def _more_offers(one: Listed) -> list[Offer]:
-    """What there is to do with one of this kind."""
+    """The acts for one of this kind."""
     named = {"name": one.name}
     if one.replay_of is not None:
         return [Offer("subscriptions remove", named)]
@@ -222,7 +222,7 @@ def _more_offers(one: Listed) -> list[Offer]:
     return [*found, Offer("projection rebuild", named)] if one.kind == "projection" else found
 
 
-def _projections(asked: Asked) -> Procedure[View]:
+def _projections(asked: PageRequest) -> Procedure[View]:
     found: Sequence[Summary] = yield from run(store.list_projections)
     built = {}
     for one in found:
@@ -266,7 +266,7 @@ def _projections(asked: Asked) -> Procedure[View]:
 
 
 def _share(found: Progress | None) -> Use | None:
-    """How much of the log a rebuild has read, of what the live one has."""
+    """How much of the log a rebuild has read, compared with the live one."""
     if found is None:
         return None
     return Use(found.position - found.since, max(found.live, found.position) - found.since)

@@ -1,4 +1,4 @@
-"""What people do with the log and its subscriptions, each once: behind `app.events`, a declared subscription, and the
+"""The log and its subscriptions, each question and act once: behind `app.events`, a declared subscription, and the
 command line.
 
 Every verb is a procedure, so that it runs sync and async. Changes are in the audit.
@@ -27,7 +27,7 @@ _CONVERTER = EventConverter(Any)
 
 
 def state() -> Procedure[LogState]:
-    """How the log stands."""
+    """The state of the log."""
     yield from turn()
     return (yield from run(store.log_state))
 
@@ -75,7 +75,7 @@ def show(which: int | UUID) -> Procedure[Event[Any]]:
 
 
 def erase(which: Sequence[int | UUID], *, whole: bool = False, dry_run: bool = False) -> Procedure[int]:
-    """Take the data of events away, for good, by position or id: the fields that their classes name with `erase=`, or all of
+    """Delete the data of events, for good, by position or id: the fields that their classes name with `erase=`, or all of
     it. Returns how many had any."""
     found: list[Event[Any]] = []
     for one in which:
@@ -90,8 +90,8 @@ def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
 
 
 def retry(name: str, key: str | None = None) -> Procedure[int]:
-    """Do after all what it skipped or parked; returns how many events. A relay sends them in order, and its owner begins
-    anew; to a consumer or to webhooks they are read once more, by replays."""
+    """Process skipped and parked events now; returns how many. A relay sends them in order, and its owner starts
+    again; consumers and webhooks get them once more, by replays."""
     (listed, *_) = yield from find(name)
     if listed.kind in ("jobs", "webhooks"):
         return (yield from replay_failures(name, key))
@@ -154,8 +154,8 @@ Passing = Published | int | Sequence[Published]
 
 
 def await_position(name: str, what: Passing, timeout: float) -> Procedure[int]:
-    """Wait until a subscription has passed what was published; returns its position. SubscriptionStopped at once when it
-    stands still before that, ResultTimeout when it takes longer."""
+    """Wait until a subscription has passed these events; returns its position. SubscriptionStopped at once if it
+    stops before them, ResultTimeout when it takes longer."""
     deadline = time.monotonic() + timeout
     seqs = _seqs(what)
     target = what if isinstance(what, int) else 0 if not seqs else None
@@ -199,17 +199,17 @@ def _highest(positions: Sequence[int | None]) -> int | None:
 
 
 def _stopped(name: str, target: int) -> Procedure[SubscriptionStopped]:
-    """Why the first of its shards that has not come so far does not go on."""
+    """Why the first of its shards that has not come so far does not continue."""
     listed = yield from run(lambda: store.list_subscriptions(name))
     row = next((r for r in listed if r.position < target and r.status in ("paused", "expired")), None)
-    if row is None:  # it went on meanwhile, or another shard is meant
+    if row is None:  # it continued meanwhile, or another shard is meant
         return SubscriptionStopped(
             f"{name} has not passed position {target}, and one of its shards is stopped"
         )
     why = f": {row.problem}" if row.problem else f" by {row.paused_by}" if row.paused_by else ""
     return SubscriptionStopped(
         f"{name} is {row.status} at position {row.position}, before position {target}{why}. "
-        "Resume it to let it go on"
+        "Resume it to continue"
     )
 
 

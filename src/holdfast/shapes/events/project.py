@@ -1,6 +1,6 @@
-"""A projection at work: its function runs in the transaction that moves the position (calling).
+"""A projection: its function runs in the transaction that moves the position (calling).
 
-What happens when an event fails is for the projection to say (poison): the event is found by halving the batch, tried a few
+The projection decides how a failing event is treated (poison): the event is found by halving the batch, tried a few
 times, and then stops the projection, is skipped, or parks its key. An event whose data was erased or does not fit fails at
 once: no attempt would change it.
 """
@@ -26,16 +26,14 @@ from .calling import Broken, Call, FunctionFailed
 from .event import Event, EventRow
 from .store import Held, Owned, Page
 
-_CONTENDED = (
-    10  # tries of a batch that the database refuses for a conflict, after which it counts as a failure
-)
+_CONTENDED = 10  # tries of a batch after conflicts in the database, before they count as a failure
 _LONGEST = 3600.0  # seconds between two attempts
 
 Failed = list[tuple[EventRow, str, str | None]]
 
 
 class Project:
-    """`shadow`: it builds tables anew, in this schema, `batch` events at a time."""
+    """`shadow`: it builds tables again, in this schema, `batch` events at a time."""
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class Project:
         self._owned = owned
         self._lease = lease
         self._parked: set[str] | None = None
-        self._most: int | None = None  # events at once, while one of them is looked for that fails
+        self._most: int | None = None  # events at once, while the failing one is searched
         self._attempts = 0
         self._conflicts = 0
         self.stuck = False
@@ -75,7 +73,7 @@ class Project:
         return True
 
     def _passed(self) -> None:
-        if self._most is not None:  # found and passed: more and more at once again
+        if self._most is not None:  # found and passed: the batch grows again
             self._most = min(self._most * 4, 10_000)
             if self._most >= self._usual:
                 self._most = None
@@ -143,7 +141,7 @@ class Project:
     # What fails ----------------------------------------------------------------------------------------------------------
 
     async def _handle(self, poisoned: "_Poisoned") -> bool:
-        """A batch failed. Find the event, try it a few times, then do as the projection says."""
+        """A batch failed. Find the event, try it a few times, then treat it as the projection declares."""
         if (most := self._fewer(poisoned)) is not None:
             self._most = most
             return False
@@ -175,10 +173,10 @@ class Project:
         return True
 
     def _fewer(self, poisoned: "_Poisoned") -> int | None:
-        """How many to read, so that the event which failed is found; None: it is alone."""
+        """How many to read, so that the failing event is found; None: it is alone."""
         start, rows, bad = self._owned.position, poisoned.rows, poisoned.unreadable
         if bad is not None and rows[0] is not bad:
-            return bad.position - 1 - start  # what comes before it
+            return bad.position - 1 - start  # the events before it
         if len(rows) == 1:
             return None
         if bad is not None:
@@ -186,8 +184,8 @@ class Project:
         return max(rows[(len(rows) - 1) // 2].position - start, 1)
 
     def _verdict(self, poisoned: "_Poisoned") -> tuple[float, bool]:
-        """Seconds to the next attempt, and whether there is none. A signal says so itself: Retry and Snooze when, of which
-        Snooze spends no attempt, and DeadLetter that there is none."""
+        """Seconds to the next attempt, and whether there is none. Signals decide it: Retry and Snooze set the time, and
+        Snooze spends no attempt; DeadLetter means that there is none."""
         self._attempts += 1
         try:
             signal = signal_in(poisoned.error)
@@ -206,13 +204,13 @@ class Project:
             return Backoff().delay(self._attempts), self._attempts >= self._fn.max_attempts
 
     async def _stop(self, what: str) -> None:
-        """Nobody takes it up before it is resumed."""
+        """It does not run again before it is resumed."""
         await self._database.arun(lambda: store.stop_shard(self._owned, storable(what, 2000)))
         telemetry.emit("projection.stopped", level=logging.ERROR, subscription=self._owned.name, error=what)
         raise LeaseLost
 
     async def _set_aside(self, poisoned: "_Poisoned", error: str) -> None:
-        """Pass the event, and note it in the same transaction."""
+        """Pass the event, and record it in the same transaction."""
         owned, row, page = self._owned, poisoned.rows[0], poisoned.page
         kind = "skipped" if self._fn.poison == "skip" else "parked"
 
@@ -233,7 +231,7 @@ class Project:
 
 
 def check_beside(shadow: str) -> Flow[None]:
-    """A rebuild writes to its shadow and to nothing else: anything else has those events already."""
+    """A rebuild writes to its shadow only: other tables have these events already."""
     beside = yield from store.written_beside(shadow)
     if beside is not None:
         raise Broken(
@@ -243,7 +241,7 @@ def check_beside(shadow: str) -> Flow[None]:
 
 
 def divided(events: Sequence[EventRow], parked: set[str]) -> tuple[list[EventRow], Failed]:
-    """Those to apply, and those that wait behind one of their key."""
+    """The events to apply, and those that wait behind another of their key."""
     rows = [row for row in events if row.key is None or row.key not in parked]
     behind: Failed = [(row, "behind", None) for row in events if row.key is not None and row.key in parked]
     return rows, behind

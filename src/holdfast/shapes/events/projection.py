@@ -1,4 +1,4 @@
-"""What a projection is declared with, and the verbs of a declared one."""
+"""The options of a projection, and the verbs of a declared one."""
 
 import fnmatch
 import inspect
@@ -124,14 +124,14 @@ class ProjectionDecorator(Protocol[T_co]):
 
 
 class ProjectionOptions(TypedDict, total=False):
-    """What `@app.projection(...)` takes beside its name and its event types."""
+    """The options of `@app.projection(...)` apart from its name and its event types."""
 
-    tables: Sequence[str]  # those that it writes: `holdfast projection rebuild` makes them anew
+    tables: Sequence[str]  # the tables that it writes: `holdfast projection rebuild` builds them again
     version: int
     start: Start
-    shards: int  # that work side by side, each on its own keys
+    shards: int  # shards that work side by side, each on its own keys
     batch: int  # events in one transaction, at most
-    poison: Poison  # what becomes of an event that fails again and again
+    poison: Poison  # how an event is treated that fails again and again
     max_attempts: int  # before that
     retry: Backoff
     timeout: Duration  # of one call, and of its transaction

@@ -1,4 +1,4 @@
-"""Publishing: what `app.publish()` is given becomes rows of the log, on our connection or on the caller's."""
+"""Publishing: the arguments of `app.publish()` become rows of the log, on our connection or on the caller's."""
 
 import contextlib
 import logging
@@ -74,7 +74,7 @@ def _kind_of(event: object, data: object) -> tuple[EventType, object]:
 
 
 def type_of_event(event: object) -> str:
-    """The name of the type of what publish() was given."""
+    """The type name of an argument of publish()."""
     if isinstance(event, str):
         return type_name_of(event, InvalidEvent)
     kind = type_of(event if isinstance(event, type) else type(event))
@@ -90,7 +90,7 @@ def outgoing(
     event_id: UUID | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> NewEvent:
-    """One event that somebody else writes, with the context of the trace that is active here."""
+    """One event that another shape writes, with the active trace context."""
     made = new_event(event, data, version=version, key=key, event_id=event_id, headers=headers)
     with tracing.publishing([made.type], 1) as context:
         return _carrying(made, context) if context else made
@@ -131,8 +131,8 @@ def _one_of_many(item: object) -> NewEvent:
 
 @contextlib.contextmanager
 def traced(events: Sequence[NewEvent]) -> Iterator[Sequence[NewEvent]]:
-    """A span around one publish, where somebody traces; every event carries its context. Written events are counted, where
-    somebody counts."""
+    """A span around one publish, if tracing is in use; every event carries its context. Written events are counted, if
+    metrics are in use."""
     with tracing.publishing(sorted({event.type for event in events}), len(events)) as context:
         yield [_carrying(event, context) for event in events] if context else events
     if telemetry.audible(logging.DEBUG):

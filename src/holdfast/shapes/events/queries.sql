@@ -30,7 +30,7 @@ SELECT ARRAY[s.version::text] FROM holdfast.event_streams s WHERE s.key = $1::te
 SELECT holdfast.turn_page();
 
 -- name: turn_or_look
--- The last position, for whoever looks: the page is turned first where the role may. NULL: the log is of another server.
+-- The last position, for readers: the page is turned first if the role may do that. NULL: the log is of another server.
 SELECT holdfast.turn_or_look();
 
 -- name: hold_log_start
@@ -71,7 +71,7 @@ WITH log AS (
         WHEN $8::timestamptz IS NOT NULL THEN coalesce(holdfast.event_position_at($8::timestamptz), g.last_pos)
         ELSE g.last_pos END AS position
     FROM log g
-), made AS (   -- two workers may want different numbers of shards: whoever makes the first makes the others
+), made AS (   -- two workers may want different numbers of shards: the one that creates the first shard creates the others
     INSERT INTO holdfast.subscriptions AS s (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at, lease_expires_at,
                                              missed, problem, paused_by, paused_at, version)
     SELECT $1::text, 0, $5::int, $2::text, $3::text[], least(w.position, w.last_pos),
@@ -173,7 +173,7 @@ LEFT JOIN LATERAL (SELECT true AS poorer FROM live l JOIN shares o ON o.id = l.i
 WHERE s.token = $3::uuid AND s.status IN ('active', 'building');
 
 -- name: turn_and_look
--- Number what was committed since the last page, look whether one of these subscriptions has no owner, and read what is new for those who are at
+-- Number what was committed since the last page, check whether one of these subscriptions has no owner, and read new events for those who are at
 -- the end, as read_events() returns it: after the page was turned, because from where depends on that.
 -- $1 names, $2 position (NULL: nobody reads), $3 seq of the event at it, $4 most events, $5 most bytes, $6 LIKE patterns of types
 SELECT t.last, t.is_free, r.*
@@ -183,7 +183,7 @@ FROM (SELECT holdfast.turn_page() AS last, (SELECT l.start_pos FROM holdfast.eve
 LEFT JOIN LATERAL holdfast.read_events(CASE WHEN t.last > $2::bigint AND t.start <= $2::bigint THEN $2::bigint END, $3::bigint, $4::int, $5::bigint, $6::text[]) r ON true;
 
 -- name: release_subscriptions
--- The owner lets go of one subscription, or of all it has and of its part in them, and others are woken. What a batch still holds is free when
+-- The owner releases one subscription, or all it has and its part in them, and others are woken. A subscription in a batch is free when
 -- its lease ends.
 -- $1 token, $2 name (NULL: all), $3 shard, $4 worker
 WITH out AS (
@@ -239,7 +239,7 @@ WHERE s.name = o.name AND s.shard = o.shard
 RETURNING (o.delivered * $9::int8multirange)::text;
 
 -- name: deliver
--- What a replay makes jobs of is noted where the subscription keeps it, in the transaction that moves the replay. Returns those positions that
+-- Record which events of a replay become jobs, in the subscription and in the transaction that moves the replay. Returns those positions that
 -- became jobs before, as a multirange.
 -- $1 name of the subscription, $2 positions
 UPDATE holdfast.subscriptions s SET delivered = o.delivered + $2::int8multirange
@@ -304,7 +304,7 @@ UPDATE holdfast.subscriptions s SET problem = $4::text WHERE s.name = $1::text A
 
 -- name: resume_subscription
 -- anywhere
--- Let a paused one go on; a rebuild builds on. Returns how many shards changed.
+-- Resume a paused one; a rebuild continues. Returns how many shards changed.
 -- $1 name
 WITH done AS (
     UPDATE holdfast.subscriptions s
@@ -328,8 +328,8 @@ SELECT w.position, CASE WHEN w.position BETWEEN w.start_pos AND w.last_pos THEN 
 
 -- name: reset_subscription
 -- anywhere
--- Put a subscription to a position that the log has; whoever owns it is fenced. What became jobs and is no longer in the log is forgotten, and
--- what comes after the position too, if it is to become jobs again. Returns how many shards changed, and how many positions are left out.
+-- Move a subscription to a position that the log has; its owner is fenced. Records of jobs from events that are no longer in the log are removed,
+-- and those after the position too, if their events should become jobs again. Returns how many shards changed, and how many positions are left out.
 -- $1 name, $2 position, $3 seq of the event at it, $4 whether to make jobs again
 WITH log AS (
     SELECT l.start_pos FROM holdfast.event_log l
@@ -389,7 +389,7 @@ SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b), (SELECT b.proj
 
 -- name: note_failures
 -- anywhere
--- What a projection did not apply, in the transaction that passes it.
+-- Events that a projection did not apply, in the transaction that passes them.
 -- $1 subscription, $2 shard, $3 positions, $4 seqs, $5 kinds, $6 ids, $7 types, $8 keys, $9 errors
 INSERT INTO holdfast.event_failures (subscription, shard, position, seq, kind, event_id, type, key, error, at)
 SELECT $1::text, $2::int, u.position, u.seq, u.kind, u.id, u.type, u.key, u.error, holdfast.now()
@@ -415,7 +415,7 @@ FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.key IS NOT 
 ORDER BY f.position LIMIT $3::int;
 
 -- name: retry_failures
--- What was skipped or parked is tried again, by whoever owns the subscription. Returns how many.
+-- Skipped or parked events are tried again, by the subscription's owner. Returns how many.
 -- $1 subscription, $2 key (NULL: all)
 WITH again AS (
     UPDATE holdfast.event_failures f SET kind = 'spilled'
@@ -434,7 +434,7 @@ WITH next AS (
 SELECT count(*), holdfast.wake(ARRAY['+events']) FROM next;
 
 -- name: list_failures
--- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most, $4 after this position
+-- Events that a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most, $4 after this position
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
 FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.position > $4::bigint
 ORDER BY f.position LIMIT $3::int;
@@ -463,13 +463,13 @@ UPDATE holdfast.event_failures f SET error = $3::text, at = holdfast.now() WHERE
 
 -- name: lock_positions
 -- anywhere
--- Lock the rows of all shards, for whoever does the owners' work for once. $1 name
+-- Lock the rows of all shards, to do the owners' work once. $1 name
 SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text, s.version::text] FROM holdfast.subscriptions s
 WHERE s.name = $1::text ORDER BY s.shard FOR UPDATE;
 
 -- name: fence_subscription
 -- anywhere
--- Its owners begin anew. $1 name
+-- Its owners start again. $1 name
 UPDATE holdfast.subscriptions s SET generation=s.generation + 1, token=NULL, owner=NULL,
     lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE '-infinity' END
 WHERE s.name = $1::text
@@ -497,7 +497,7 @@ SELECT holdfast.event_seq_of($1::uuid);
 SELECT holdfast.erase_events($1::uuid[], $2::bigint[], $3::text::jsonb, $4::boolean);
 
 -- name: erase_event_key
--- The same for a key, in one slot: (the last seq that was looked at, NULL: there are no more; how many had data).
+-- The same for a key, in one slot: (the last seq that was read, NULL: there are no more; how many had data).
 -- $1 slot, $2 after this seq, $3 events to look at, $4 key, $5 blanks by 'version type', $6 only count?
 SELECT e.last, e.erased FROM holdfast.erase_event_key($1::int, $2::bigint, $3::int, $4::text, $5::text::jsonb, $6::boolean) e;
 
@@ -663,7 +663,7 @@ RETURNING ARRAY[name];
 
 -- name: build_of
 -- anywhere
--- What a subscription builds. $1 its name
+-- The purpose of a rebuild's subscription. $1 its name
 SELECT ARRAY[b.projection, b.version::text, b.shadow, b.old, b.since::text, b.rate::text] FROM holdfast.projection_builds b WHERE b.name = $1::text;
 
 -- name: build_progress
@@ -729,7 +729,7 @@ SELECT ARRAY[holdfast.restart_projection($1::text, $2::pg_catalog.oid[], $3::int
 
 -- name: list_projections
 -- Every projection over its shards: version, shards, lowest position, lag, a status that is not active, what fails, what was not applied, the
--- rebuild that is under way, and how many shards it is to have. $1 name (NULL: all)
+-- rebuild in progress, and the wanted number of shards. $1 name (NULL: all)
 SELECT s.name, max(s.version), max(s.shards), min(s.position), max(g.events), max(g.seconds),
        coalesce(min(s.status) FILTER (WHERE s.status <> 'active'), 'active'), min(s.problem),
        (SELECT count(*) FROM holdfast.event_failures f WHERE f.subscription = s.name),

@@ -1,7 +1,7 @@
-"""A rebuild: the same function makes a projection's tables anew beside the live ones, and then they are swapped.
+"""A rebuild: the same function builds a projection's tables again beside the live ones, and then they are swapped.
 
 The subscription NAME@VERSION reads the log from its start, or from where a seed ends, and writes to tables of the same names
-in a schema of its own, which comes first on the search_path of its transactions. When it is within a batch of the live one,
+in a separate schema, which comes first on the search_path of its transactions. When it is within a batch of the live one,
 one transaction locks both positions, applies what is missing, and lets the new tables take the place of the old ones.
 """
 
@@ -25,12 +25,12 @@ from .runner import BATCH_BYTES
 from .store import Build, Held, Owned, Page
 
 BATCH = 5000
-LOCK_TIMEOUT = "1s"  # so long others may wait behind the swap
+LOCK_TIMEOUT = "1s"  # how long others may wait behind the swap
 _PAUSE = 0.05
 
 
 class Builder:
-    """One rebuild at work. It is run as a Runner is."""
+    """One running rebuild. It has the protocol of a Runner."""
 
     def __init__(self, database: Database, apply: Apply, owned: Owned, lease: float) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class Builder:
         self._lease = lease
         self._project: Project | None = None
         self._waits = False  # for a lock
-        self.left = asyncio.Event()  # it has been asked to leave at the end of its batch
+        self.left = asyncio.Event()  # it was asked to stop at the end of its batch
         self.moved = 0
         self.failed = False
 
@@ -52,7 +52,7 @@ class Builder:
         self.left.set()
 
     async def rest(self, seconds: float) -> None:
-        """Unless it has been asked to leave."""
+        """Unless it was asked to stop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.left.wait()
@@ -142,7 +142,7 @@ class _TooFar(Exception):
 
 
 class _Swap:
-    """Both positions are locked, the shadow is brought to where the live tables are, and takes their place."""
+    """Both positions are locked, the shadow catches up with the live tables, and replaces them."""
 
     def __init__(
         self, database: Database, apply: Apply, owned: Owned, build: Build, parked: set[str]
@@ -162,7 +162,7 @@ class _Swap:
     def _first(self) -> Flow[Held | None]:
         owned, build = self._owned, self._build
         yield from store.wait_for_locks(LOCK_TIMEOUT)
-        live = yield from store.lock_positions(build.projection)  # in order of name, as everybody does
+        live = yield from store.lock_positions(build.projection)  # in order of name, as all do
         held = yield from store.hold(owned)
         if live is None or held is None:
             return None
@@ -172,7 +172,7 @@ class _Swap:
         return held
 
     def _read(self) -> Flow[list[Event[Any]]]:
-        """What the live projection has applied and the shadow has not."""
+        """Events that the live projection has applied and the shadow has not."""
         owned, found = self._owned, list[Event[Any]]()
         position, seq = owned.position, owned.seq
         while position < self.target:

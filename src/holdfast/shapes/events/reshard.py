@@ -1,7 +1,7 @@
 """The number of shards of a projection changes at a barrier: every shard runs up to it, and then its rows are replaced.
 
-A worker that starts says how many shards its code wants, and the worker that started last decides. Code that wants another
-number runs what is there. So old and new code side by side change the number once per start, and not again and again.
+A worker that starts reports how many shards its code wants, and the worker that started last decides. Code that wants
+another number runs the existing ones. So old and new code side by side change the number once per start only.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def _begin(database: Database, name: str) -> int | None:
 
 
 async def at_barrier(database: Database, owned: Owned) -> bool:
-    """This shard has come to the barrier. True: all have, and the rows were replaced."""
+    """This shard has reached the barrier. True: all have, and the rows were replaced."""
     failpoints.point("reshard.barrier")
     if await database.arun(lambda: store.finish_reshard(owned.name)):
         telemetry.emit("projection.resharded", subscription=owned.name, position=owned.position)

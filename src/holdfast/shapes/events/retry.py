@@ -1,7 +1,7 @@
 """Events that a projection skipped or parked are applied later, in their order.
 
-Whoever has the projection's code may do it, beside the workers: the rows of the subscription are locked first, so no worker
-applies an event meanwhile, and effect and record go in one transaction. A key is parked as long as one of its events waits.
+Any process with the projection's code may do it, beside the workers: the rows of the subscription are locked first, so no
+worker applies an event meanwhile, and effect and record commit together. A key is parked while one of its events waits.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from .event import Event
 from .store import Failure, Held
 
 T = TypeVar("T")
-_TRIES = 10  # while somebody else applies the same events
+_TRIES = 10  # while another session applies the same events
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What became of events that a projection had skipped or parked."""
+    """The result for events that a projection had skipped or parked."""
 
     applied: int
     left: int  # they failed again, or wait behind one that did
@@ -60,7 +60,7 @@ class Retrying:
             try:
                 applied += await self._apply(waiting)
                 tries = 0
-            except LeaseLost:  # somebody else was quicker: look again
+            except LeaseLost:  # another session was quicker: read again
                 tries += 1
                 if tries == _TRIES:
                     raise
@@ -79,7 +79,7 @@ class Retrying:
         return failure.position if failure.key is None else failure.key
 
     async def _apply(self, failures: Sequence[Failure]) -> int:
-        """As many of the first as can be applied together. One that fails by itself blocks its key for this time."""
+        """As many of the first as can be applied together. An event that fails alone blocks its key for this time."""
         while True:
             try:
                 await self._together(failures)

@@ -1,6 +1,6 @@
-"""One subscription, or one shard of it, at work: read a batch, let it take effect, go on.
+"""Runs one subscription, or one shard of it: read a batch, let it take effect, continue.
 
-The effect commits together with the position (consume, project). Whatever goes wrong with the database or with the
+The effect commits together with the position (consume, project). Any problem with the database or with the
 ownership ends the runner; its service takes the subscription up again.
 """
 
@@ -24,7 +24,7 @@ LONG = 1.0  # seconds. A batch that took longer is followed by one of half the s
 
 
 class Effect(Protocol):
-    """What a subscriber does with a batch."""
+    """How a subscriber treats a batch."""
 
     @property
     def batch(self) -> int:
@@ -38,12 +38,12 @@ class Effect(Protocol):
 
     @property
     def delay(self) -> float:
-        """Seconds until what it did not take may be read again."""
+        """Seconds until events that it did not take may be read again."""
         ...
 
     async def take(self, page: Page) -> bool:
         """Commit the effect of these events and the position behind them. False: it did not, read again. Raises LeaseLost
-        when the subscription is not this owner's any more."""
+        when this owner has lost the subscription."""
         ...
 
 
@@ -55,7 +55,7 @@ class Runner:
         self._log = log
         self._effect = effect
         self.owned = owned
-        self.left = asyncio.Event()  # it has been asked to leave at the end of its batch
+        self.left = asyncio.Event()  # it was asked to stop at the end of its batch
         self._most = FIRST
         self.moved = 0  # events that it passed
         self.failed = False  # the last try ended with an error
@@ -75,7 +75,7 @@ class Runner:
         await self._log.nudge()
 
     async def rest(self, seconds: float) -> None:
-        """Unless it has been asked to leave."""
+        """Unless it was asked to stop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.left.wait()
@@ -85,7 +85,7 @@ class Runner:
         return self.failed or self._effect.stuck
 
     async def run(self) -> None:
-        """Until it is cancelled or asked to leave, or the subscription is lost, stopped or at its end."""
+        """Until it is cancelled or asked to stop, or the subscription is lost, stopped or at its end."""
         owned = self.owned
         while not self.left.is_set():
             if await self._is_over():
@@ -137,7 +137,7 @@ class Runner:
         return False
 
     def _measure(self, seconds: float) -> None:
-        """A batch holds its row and its transaction: one that took long is followed by a smaller one."""
+        """A batch holds its row and its transaction: a slow one is followed by a smaller one."""
         if seconds > LONG:
             self._most = max(1, min(self._most, self._effect.batch) // 2)
         elif seconds < LONG / 4:
@@ -149,7 +149,7 @@ class Runner:
         return most if self.owned.rate is None else max(1, min(most, int(self.owned.rate)))
 
     def _may_take(self, page: Page) -> bool:
-        """What was read for all is not more than it would read by itself."""
+        """At most as many rows of a shared read as it would read by itself."""
         owned = self.owned
         ends = [end for end in (owned.until, owned.barrier) if end is not None]
         return page.position <= min([owned.position + self._batch, *ends])

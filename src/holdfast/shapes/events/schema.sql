@@ -16,7 +16,7 @@
 --   * Every committed event is in exactly one page. s_from of a window is s_to of the window before it, or base_snap of the log.
 --   * A window is cut into pages where the slot changes, at a gap of more than 256 in seq, and at 10,000 events: always by seq. A cut by
 --     transaction would break the order within a key.
---   * A snapshot here never counts the own transaction as finished (event_snapshot()): who publishes after it looked would lose an event.
+--   * A snapshot here never counts its own transaction as finished (event_snapshot()): a publisher that read first would lose an event.
 --   * The log is a ring of 32 day slots, as the archive is. A slot goes by TRUNCATE, never by DELETE of single events.
 
 -- CACHE 1: numbers cached by a session would be out of order. A number is drawn in the INSERT itself, that is under the lock on the table:
@@ -72,7 +72,7 @@ CREATE TABLE holdfast.event_pages (
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL,   -- by the clock of who turned it; of as many setbacks, never before that of the page before it
+    at       timestamptz NOT NULL,   -- by the clock of the server that turned it; after a setback, never before that of the page before it
     bytes    bigint      NOT NULL    -- of its data, at most: whether a reader must count
 );
 CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
@@ -94,7 +94,7 @@ CREATE TABLE holdfast.event_streams (
     version bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Who reads the log, and how far each has come. One owner at a time, under lease and generation.
+-- Subscriptions: the readers of the log, and their positions. One owner at a time, under lease and generation.
 CREATE TABLE holdfast.subscriptions (
     name             text        NOT NULL CHECK (name ~ '^[A-Za-z0-9_.@-]{1,200}$'),
     shard            int         NOT NULL DEFAULT 0,
@@ -127,13 +127,13 @@ CREATE TABLE holdfast.subscriptions (
 ) WITH (fillfactor = 30, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
         autovacuum_vacuum_cost_delay = 0);
 
--- What a projection skipped, or what waits behind an event of its key that it could not apply. In order, to be applied later.
+-- Events that a projection skipped, or that wait behind an event of their key that it could not apply. In order, to be applied later.
 CREATE TABLE holdfast.event_failures (
     subscription text        NOT NULL,
     position     bigint      NOT NULL,
     seq          bigint      NOT NULL,
     shard        int         NOT NULL,
-    kind         text        NOT NULL CHECK (kind IN ('skipped', 'parked', 'spilled', 'behind')),   -- parked: its key waits; spilled: the same, and it is tried again; behind: waits for such a one
+    kind         text        NOT NULL CHECK (kind IN ('skipped', 'parked', 'spilled', 'behind')),   -- parked: its key waits; spilled: the same, and it is tried again; behind: waits for one of those
     event_id     uuid        NOT NULL,
     type         text        NOT NULL,
     key          text,
@@ -143,7 +143,7 @@ CREATE TABLE holdfast.event_failures (
 );
 CREATE INDEX event_failures_key ON holdfast.event_failures (subscription, key) WHERE kind <> 'skipped';
 
--- Rebuilds of projections: which tables are made anew, and in which schemas the new ones and the old ones stand.
+-- Rebuilds of projections: which tables are built again, and the schemas of the new ones and the old ones.
 CREATE TABLE holdfast.projection_builds (
     name       text        PRIMARY KEY,       -- of the subscription that builds: NAME@VERSION
     projection text        NOT NULL UNIQUE,
@@ -431,7 +431,7 @@ END $$;
 
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
 -- rebase_events(). To be called by itself, at READ COMMITTED, on the primary. One at a time: by a lock that only the owner of the table may take,
--- because whoever holds it keeps everybody from turning. Whoever only looks has no right to this function.
+-- because its holder keeps everybody from turning. A role that only reads has no right to this function.
 CREATE FUNCTION holdfast.turn_page() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -497,7 +497,7 @@ BEGIN
     RETURN holdfast.write_pages(new_slots, new_seqs, new_sizes, last.last_pos, last.top, last.snap, s2, at);
 END $$;
 
--- The last position, for whoever looks: the page is turned first where the role may. NULL: as turn_page().
+-- The last position, for readers: the page is turned first if the role may do that. NULL: as turn_page().
 CREATE FUNCTION holdfast.turn_or_look() RETURNS bigint
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -664,7 +664,7 @@ BEGIN
 END $$;
 
 -- The seq of an event, by its id; NULL: not found. Ids have no index, which would cost every publish. Those that a caller chose are in event_ids.
--- Ours begin with the time, so they rise with seq, up to publishers that were at work at once. So an id is looked for by halving, in each day that
+-- Holdfast's ids begin with the time, so they rise with seq, apart from concurrent publishers. So an id is searched by halving, in each day that
 -- has its time, and then among its neighbours: as many on each side as one call may publish.
 CREATE FUNCTION holdfast.event_seq_of(wanted uuid) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -724,7 +724,7 @@ REVOKE ALL ON FUNCTION holdfast.held_log_position FROM PUBLIC;
 -- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
 -- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
--- and returns how many: a caller goes on until it is fewer.
+-- and returns how many: a caller continues until it is fewer.
 -- A day counts from its last page. Where the clock of that one was ahead, it counts by the days after it; where it was behind, the days before
 -- it keep it.
 CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
@@ -889,7 +889,7 @@ BEGIN
 END $$;
 
 -- The number of shards of a projection changes: nobody reads beyond the barrier, which is the position of the shard that has come farthest. All
--- owners begin anew, to learn of it. NULL: not now.
+-- owners start again, to learn it. NULL: not now.
 CREATE FUNCTION holdfast.begin_reshard(of_projection text) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -905,7 +905,7 @@ BEGIN
     RETURN found;
 END $$;
 
--- All shards have come to the barrier: the new ones go on from there. One that was stopped before it, or put beyond it, lets the others go on as
+-- All shards have reached the barrier: the new ones continue from there. If one was stopped before it, or moved beyond it, the others continue as
 -- they were.
 CREATE FUNCTION holdfast.finish_reshard(of_projection text) RETURNS boolean
     LANGUAGE plpgsql
@@ -939,7 +939,7 @@ CREATE FUNCTION holdfast.hold_log_start() RETURNS bigint
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT l.start_pos FROM holdfast.event_log l FOR KEY SHARE $$;
 
--- A projection begins anew: its tables are emptied for this version of the code, and it stands before the first event. Returns how many
+-- A projection starts again: its tables are emptied for this version of the code, and it stands before the first event. Returns how many
 -- shards it has.
 CREATE FUNCTION holdfast.restart_projection(of_projection text, tables oid[], of_version int) RETURNS int
     LANGUAGE plpgsql
@@ -991,8 +991,8 @@ CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
               WHERE d.classid = 'pg_proc'::regclass AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid) OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = c.reltype))
           ) AS o(why) LIMIT 1 $$;
 
--- What a table is made of, a line for each part, and what others may do with it: a rebuild whose live tables have changed since it began has
--- made something else.
+-- The definition of a table, a line for each part, and the rights of others on it: if the live tables have changed since a rebuild began, the rebuild
+-- has made something else.
 CREATE FUNCTION holdfast.table_parts(tables oid[]) RETURNS text[]
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -1109,7 +1109,7 @@ CREATE FUNCTION holdfast.written_beside(shadow text) RETURNS text
           LIMIT 1 $$;
 
 -- The end of a rebuild, in the transaction that has applied the last events to the shadow: the new tables take the place of the old ones, and
--- the live subscription goes on from the position that they are at. Whoever ran either is fenced. Returns why not; NULL: done.
+-- the live subscription continues from their position. The owners of both are fenced. Returns why not; NULL: done.
 CREATE FUNCTION holdfast.swap_projection(build text, reached bigint, reached_seq bigint) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -1227,7 +1227,7 @@ CREATE FUNCTION holdfast.erase_events(ids uuid[], seqs bigint[], blanks jsonb, o
     SELECT CASE WHEN only_count THEN (SELECT count(*) FROM changed) ELSE (SELECT count(*) FROM gone) END
     $$;
 
--- The same for a key, in one day and from a seq on: looks at that many events. Returns the seq of the last one (NULL: there are no more), and how many
+-- The same for a key, in one day and from a seq on: reads that many events. Returns the seq of the last one (NULL: there are no more), and how many
 -- had data.
 CREATE FUNCTION holdfast.erase_event_key(in_slot int, after bigint, most int, of_key text, blanks jsonb, only_count boolean) RETURNS TABLE (last bigint, erased bigint)
     LANGUAGE sql SECURITY DEFINER
@@ -1278,6 +1278,6 @@ CREATE TABLE holdfast.event_types (
     digest        bytea NOT NULL CHECK (octet_length(digest) = 32),   -- of both, without their texts
     compatibility text NOT NULL CHECK (compatibility IN ('backward', 'forward', 'full', 'none')),
     stored_at     timestamptz NOT NULL,
-    release       text,   -- of the application, where it was said
+    release       text,   -- of the application, if it was set
     PRIMARY KEY (name, version)
 );

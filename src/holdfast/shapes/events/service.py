@@ -1,4 +1,4 @@
-"""Services of every worker: one turns pages of a log that nobody reads, one runs the subscriptions of the code."""
+"""Services of every worker: one turns pages of a log that nobody reads, one runs the declared subscriptions."""
 
 import asyncio
 import contextlib
@@ -29,32 +29,32 @@ from .store import Owned, Owner
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
 _LEAST = 0.05
 _AGAIN = 60.0  # seconds after which the declarations of the code are written again
-_SOON = 0.25  # seconds between two looks at what has no owner
+_SOON = 0.25  # seconds between two searches for subscriptions without an owner
 _WATCH_AGAIN = 0.5  # seconds after which pages are turned again that could not be
 _LAST_BATCH = 5.0  # seconds that a batch may take to its end when the worker stops
 
 
 class Pages(Service):
-    """Turns a page now and then, so that a log without subscribers does not end as one huge page."""
+    """Turns a page regularly, so that a log without subscribers does not end as one huge page."""
 
     name = "pages"
 
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._session = database.session("pages")
-        self._turned: int | None = None  # the answer before the last turn
+        self._turned: int | None = None  # the reply before the last turn
         self._told: int | None = None
         self._is_due = False
         self.question = Question(store.SETTLED, ())
 
     def on_answer(self, answer: int | None) -> None:
-        """As Log.on_answer(): while a transaction is open that published, each answer counts, and the first one after it."""
+        """Like Log.on_answer(): while a publishing transaction is open, each reply counts, and the first one after it."""
         if answer is None or answer != self._turned:
             self._told, self._is_due = answer, True
             self.wake()
 
     async def tick(self) -> float:
-        """Without a pulse, because the worker is at work, now and then by itself."""
+        """Without a pulse, because the worker is busy, it runs by itself."""
         sleeps = self.pulse is not None and self.pulse.lasts
         if self._is_due or not sleeps:
             told, self._is_due = self._told, True  # still, if it fails
@@ -96,7 +96,7 @@ class Subscriber(Service):
         self._resharding: asyncio.Task[None] | None = None
         self._declared_at: float | None = None
         self._looked_at = 0.0
-        self._soon: asyncio.TimerHandle | None = None  # the next look, at one that has no owner
+        self._soon: asyncio.TimerHandle | None = None  # the next search for subscriptions without an owner
         self.question = Question(store.SETTLED, ())
 
     def _me(self) -> str:
@@ -113,7 +113,7 @@ class Subscriber(Service):
         self._log.ring()
 
     def _look_soon(self) -> None:
-        """One of our subscriptions has no owner. It may be for somebody else to take, so we do not ask all the time."""
+        """One of our subscriptions has no owner. Another worker may be due to take it, so the question is asked seldom."""
         if self._soon is None:
             pause = max(0.0, self._looked_at + _SOON - time.monotonic())
             self._soon = asyncio.get_running_loop().call_later(pause, self.wake)
@@ -126,18 +126,18 @@ class Subscriber(Service):
         return self._asleep if self.pulse is not None and self.pulse.lasts else self._every
 
     async def _keep_watch(self) -> None:
-        """Turn pages for ever, also when the server was away: everybody who reads waits for it."""
+        """Turn pages for ever, also after outages: all readers wait for it."""
         while True:
             try:
                 await self._log.watch()
-            except Exception as error:  # noqa: BLE001 whatever it is, it is said, and the next try may succeed
+            except Exception as error:  # noqa: BLE001 any error is reported, and the next try may succeed
                 level = logging.WARNING if isinstance(error, (DatabaseError, ForeignLog)) else logging.ERROR
                 problem = f"{type(error).__name__}: {error}"
                 telemetry.emit("pages.failed", level=level, error=problem, next_try_in=_WATCH_AGAIN)
                 await asyncio.sleep(_WATCH_AGAIN)
 
     async def _declare(self) -> None:
-        """The database learns of what the code subscribes to. Now and then again: somebody may have removed one, or the code
+        """Register the subscriptions of the code in the database. Repeated regularly: one may have been removed, or the code
         that has changed one may be gone."""
         now = time.monotonic()
         begins = self._declared_at is None
@@ -173,7 +173,7 @@ class Subscriber(Service):
             self._resharding = self._begin("shards", begin_reshards(self._database, sorted(wanted)))
 
     async def _own(self) -> None:
-        """Renew, take what is free, let go of what is lost and of what is more than our share."""
+        """Renew, take free ones, release lost ones and those above our share."""
         self._looked_at = time.monotonic()
         if self._soon is not None:
             self._soon.cancel()
@@ -188,7 +188,7 @@ class Subscriber(Service):
         at_work = {key for key, (_, task) in self._runners.items() if not task.done()}
         if at_work - kept.keys() or any(
             o.crowded for o in taken
-        ):  # a batch holds it, it is lost, or it is to be let go of
+        ):  # a batch holds it, it is lost, or it is to be released
             kept = await self._session.run(store.owned(owner))
         for key, (runner, task) in list(self._runners.items()):
             if task.done():
@@ -226,7 +226,7 @@ class Subscriber(Service):
         return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")
 
     async def _run(self, runner: Runner | Builder | FollowedLog) -> None:
-        """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
+        """A runner that ends is started again by the next tick, unless its subscription is not ours any more."""
         pause = 0.1
         while not runner.left.is_set():
             before = runner.moved
@@ -274,7 +274,7 @@ class Subscriber(Service):
             return False
 
     async def finish(self) -> None:
-        """What is in a batch may commit it; then everything is free for others at once."""
+        """A running batch may commit; then all of them are free for other workers at once."""
         for runner, _ in self._runners.values():
             await runner.leave()
         running = [task for _, task in self._runners.values()]

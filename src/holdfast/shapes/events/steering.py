@@ -1,7 +1,7 @@
-"""What people do to one subscription: pause, resume, reset, replay, skip, forget failures, remove. Each is in the audit.
+"""Acts on one subscription: pause, resume, reset, replay, skip, forget failures, remove. Each is in the audit.
 
-With `conn`, pause, resume and reset are part of the caller's transaction. One that another transaction has changed
-and not yet committed is waited for.
+With `conn`, pause, resume and reset are part of the caller's transaction. If another transaction has changed the
+subscription and not yet committed, they wait for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from .lookups import To, check_to, find, per_second, turn, unknown
 from .store import Failure, Listed, Place
 
 T = TypeVar("T")
-_MOST_RETRIED = 100  # events at once: each may need a replay of its own
+_MOST_RETRIED = 100  # events at once: each may need a separate replay
 
 
 def run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
@@ -51,7 +51,7 @@ def pause(name: str, *, conn: object = None) -> Procedure[int]:
 
 
 def resume(name: str, *, conn: object = None) -> Procedure[int]:
-    """Go on where it was paused. Returns how many shards were paused."""
+    """Continue where it was paused. Returns how many shards were paused."""
     who = yield from actor()
 
     def flow() -> Flow[int]:
@@ -64,7 +64,7 @@ def resume(name: str, *, conn: object = None) -> Procedure[int]:
 
 
 def _changed(name: str, changed: int) -> Procedure[int]:
-    """Nothing changed: because it is so already, or for a reason that is to be said."""
+    """Nothing changed: because it is already so, or for a reason that is reported."""
     if not changed:
         for listed in (yield from find(name)):
             if listed.status == "expired":
@@ -80,13 +80,13 @@ def _expired(listed: Listed) -> Refused:
 
 
 def _made_for(listed: Listed, text: str) -> Refused:
-    """For a rebuild or a replay, which can only be given up."""
+    """For a rebuild or a replay, which can only be abandoned."""
     code = "is_rebuild" if listed.is_rebuild else "is_replay"
     return Refused(code, text, subscription=listed.name, projection=listed.replay_of)
 
 
 def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Procedure[int]:
-    """Put it to a position, a time, the start or the end; returns the position. Events that became jobs do not become jobs
+    """Move it to a position, a time, the start or the end; returns the position. Events that became jobs do not become jobs
     again, unless `again`."""
     check_to(to)
     who = yield from actor()
@@ -111,7 +111,7 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
 
 
 def check_reset(listed: Listed) -> None:
-    """A rebuild that was moved would take the place of the live tables with events left out, or counted twice."""
+    """A rebuild that was moved would replace the live tables with events left out, or counted twice."""
     if listed.is_rebuild:
         text = f"{listed.name} is the rebuild of {listed.replay_of}: its tables would lack events, or count them twice"
         raise _made_for(listed, text)
@@ -120,7 +120,7 @@ def check_reset(listed: Listed) -> None:
 
 
 def effect_of_reset(listed: Sequence[Listed], target: int) -> str:
-    """What a reset does to those that were delivered or wait."""
+    """How a reset treats delivered and waiting events."""
     again = max(max(row.position - target, 0) for row in listed)
     passed = max(max(target - row.position, 0) for row in listed)
     parts = []
@@ -139,7 +139,7 @@ def _not_in_log(position: int, place: Place) -> EventsGone:
 
 
 class Begun(NamedTuple):
-    """A replay that was begun."""
+    """A started replay."""
 
     name: str
     since: int
@@ -155,8 +155,8 @@ def replay(
     again: bool = False,
     rate: Rate | None = None,
 ) -> Procedure[str]:
-    """Read a range once more to one subscriber, beside its own position; returns the name of the replay. What became a job
-    is not made one again, unless `again`."""
+    """Deliver a range once more to one subscriber, beside its own position; returns the replay's name. Events that became
+    jobs do not become jobs again, unless `again`."""
     begun = yield from begin_replay(name, since, until, again=again, rate=rate)
     return begun.name
 
@@ -203,8 +203,8 @@ def _replay_name(name: str) -> str:
 
 
 def replay_failures(name: str, key: str | None = None) -> Procedure[int]:
-    """Read events that it skipped to it once more, the first of them where there are many; returns how many. What it could
-    not do again is noted again."""
+    """Deliver skipped events once more, the first of them if there are many; returns how many. Events that fail
+    again are recorded again."""
     who = yield from actor()
     log = yield from run(store.log_state)
     found: list[Failure] = yield from run(lambda: store.list_failures(name, key, _MOST_RETRIED))
@@ -256,7 +256,7 @@ def _position(at: int | datetime) -> Procedure[int]:
 
 
 def stopped_shard(name: str) -> Procedure[Listed]:
-    """Where the event is that would be skipped next."""
+    """The event that would be skipped next."""
     listed = yield from find(name)
     stopped = [row for row in listed if row.status == "paused"]
     if not stopped:
@@ -267,8 +267,8 @@ def stopped_shard(name: str) -> Procedure[Listed]:
 
 
 def skip(name: str, *, shard: int | None = None, position: int | None = None) -> Procedure[Failure]:
-    """Pass the event at which a subscription stands, and note it; returns what was skipped. `shard` and `position`: only
-    if it still stands there."""
+    """Pass the event at which a subscription stopped, and record it; returns it. `shard` and `position`: only
+    if it still stops there."""
     found = yield from stopped_shard(name)
     if shard not in (None, found.shard) or position not in (None, found.position):
         raise Refused(
@@ -298,8 +298,8 @@ def skip(name: str, *, shard: int | None = None, position: int | None = None) ->
 
 
 def forget_failures(name: str, key: str | None = None, position: int | None = None) -> Procedure[int]:
-    """Give up events that it skipped or parked: those of a key, the one at a position, or all. Returns how many. A key that
-    has none left goes on with its next event; of one that has some left they are still to be applied; a relay sends them."""
+    """Give up events that it skipped or parked: those of a key, the one at a position, or all; returns how many. A key with
+    none left continues with its next event; those that are left still have to be applied; a relay sends them."""
     if position is not None and (not isinstance(position, int) or isinstance(position, bool)):
         raise ConfigurationError(f"position must be a number, not {shown(position)}")
     who = yield from actor()

@@ -1,4 +1,4 @@
-"""What users do from Python: `app.publish(...)`, `app.events`, and the verbs of a declared subscription."""
+"""The verbs of users in Python: `app.publish(...)`, `app.events`, and those of a declared subscription."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Operations: acts over many that an operator began, carried on by the workers. What they do is in operate/operations.py.
+"""Operations: acts over many jobs that an operator began and workers continue. Their steps are in operate/operations.py.
 
-service    takes up what nobody runs, in every worker
-measure    what Prometheus reads
-checks     what `holdfast doctor` asks
+service    takes up operations without a runner, in every worker
+measure    Prometheus metrics
+checks     checks for `holdfast doctor`
 """

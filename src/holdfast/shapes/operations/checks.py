@@ -1,4 +1,4 @@
-"""What is wrong with operations: nobody carries them on, or nobody can."""
+"""Problems of operations: no worker runs them, or none can."""
 
 from collections.abc import Iterator
 
@@ -13,13 +13,13 @@ _SHOWN = 20  # commands that are printed
 
 
 def check_operations(p: Patient) -> Iterator[Finding]:
-    """One that a worker has just left is taken up by the next."""
+    """The next worker takes up one that a worker has just left."""
     found = p.probe.look(list_operations(None, OPEN, _LOOK))
     stuck = [
         o for o in found if o.fault is not None or (o.state == "waiting" and o.age_seconds > 4 * SILENCE)
     ]
     if stuck:
-        what = f"{several(len(stuck), 'operation')} that no worker carries on"
+        what = f"{several(len(stuck), 'operation')} that no worker runs"
         fix = [advise("operation", verb="run", id=str(o.id)) for o in stuck[:_SHOWN]]
         otherwise = [advise("operation", verb="stop", id=str(o.id)) for o in stuck[:_SHOWN]]
         details = [

@@ -1,4 +1,4 @@
-"""What Prometheus reads of operations."""
+"""Prometheus metrics of operations."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ def gauges(seen: Seen) -> Iterator[Gauge]:
     counts = [((state,), seen.get(state, (0, 0))[0]) for state in OPEN]
     yield Gauge("operations", "Acts over many that have not ended, by state.", ("state",), counts)
     stuck = sum(faults for _, faults in seen.values())
-    yield Gauge("operations_stuck", "Of them, those that could not go on.", (), [((), stuck)])
+    yield Gauge("operations_stuck", "Of them, those that could not continue.", (), [((), stuck)])
 
 
 MEASURES = Measures(look, gauges)

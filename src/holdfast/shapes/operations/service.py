@@ -1,4 +1,4 @@
-"""The service of every worker that carries on operations: one worker at a time runs one, by its claim of the row."""
+"""The service of every worker that runs operations: one worker at a time runs one, by its claim of the row."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from ...runtime.service import Service
 from ...store import operations as store
 from ...store.wake import Question
 
-EVERY = 5.0  # seconds between two looks
+EVERY = 5.0  # seconds between two searches
 _PAUSE = 0.02  # seconds between two batches: jobs come first
 _LAST_WORD = 2.0
 
@@ -24,9 +24,9 @@ class Operations(Service):
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._database = database
-        self._token = uuid4()  # of the next claim, and of one whose answer was lost
+        self._token = uuid4()  # of the next claim, or of one whose reply was lost
         self._left: UUID | None = None  # of the last one that we ran
-        self._waits = True  # until a pulse says otherwise
+        self._waits = True  # until a pulse reports one
         self._working = asyncio.Lock()
         self.question = Question(store.WAITS, (SILENCE, sorted(VERBS)))
 
@@ -43,7 +43,7 @@ class Operations(Service):
         return 0.0 if await self._carry_on() else EVERY
 
     async def catch_up(self) -> bool:
-        """True: an operation was carried on, which may have made jobs due."""
+        """True: an operation was continued, which may have made jobs due."""
         try:
             return await self._carry_on()
         except DatabaseUnavailable:
@@ -58,11 +58,11 @@ class Operations(Service):
             return await runner.arun(work) is not None
 
     def _note_claim(self) -> None:
-        """However long an outage lasts, what it cut off is known by its token when it is over."""
+        """However long an outage lasts, the operation that it interrupted is found by its token afterwards."""
         self._left, self._token = self._token, uuid4()
 
     async def finish(self) -> None:
-        """One that was in the middle is for the next worker, at once."""
+        """An interrupted one is for the next worker, at once."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_LAST_WORD):
                 if (left := self._left) is not None:

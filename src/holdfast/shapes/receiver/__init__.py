@@ -1,18 +1,18 @@
 """Receiver: messages from outside become jobs, each once: webhooks over HTTP, and what brokers deliver.
 
-verify     who sent it: Standard Webhooks, Stripe, GitHub, Slack, Shopify, any HMAC
+verify     its sender: Standard Webhooks, Stripe, GitHub, Slack, Shopify, any HMAC
 message    one message as a handler gets it
-parse      its bytes become a JSON value, strictly; the key that a template makes
+parse      its bytes become a JSON value, strictly; keys from templates
 intake     verified, parsed, checked against its type, ready to be written; or the reply that refuses it
-gather     messages that come together are committed together
+gather     messages that arrive together are committed together
 receiver   what `@app.receive(...)` makes: the ASGI app, `accept()` and `aaccept()`
-source     what a broker has to be
+source     the protocol of a broker
 consume    reads a broker in every worker; acknowledges after the commit
 declare    what users declare: `@app.receive(...)`, `@app.consume(...)`
-checks     what `holdfast doctor` says of sources
-measure    what Prometheus reads
+checks     checks for `holdfast doctor`
+measure    Prometheus metrics
 store      its statements; queries.sql and schema.sql beside it have the text
-look       what people look at: which messages were received
+look       questions of people: which messages were received
 cli        `holdfast received`
 """
 

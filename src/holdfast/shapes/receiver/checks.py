@@ -1,4 +1,4 @@
-"""What is wrong with the sources of messages."""
+"""Problems of the sources of messages."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,9 +1,9 @@
 """Reads a broker in every worker: one transaction per batch, and the acknowledgement after its commit.
 
-A message that comes again, because the acknowledgement was lost or the process died before it, is dropped by its id. What
-cannot be read becomes a dead letter in the same transaction, so that a bad message never stops the ones behind it. One that
-was given out again and again, because the process that read it ended, becomes a job as it is: a job that ends processes runs
-in one of its own, and is a dead letter after a few.
+A message that comes again, because the acknowledgement was lost or the process died before it, is dropped by its id. An
+unreadable message becomes a dead letter in the same transaction, so that it does not stop the ones behind it. A message
+that was delivered again and again, because the reading process ended, becomes a job as it is: a job that ends processes
+runs in a separate one, and is a dead letter after a few.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ from .store import NewMessage, Noted, Written
 
 BATCH = 500
 NOTED_EACH = 10.0  # seconds
-WAIT = 1.0  # seconds that one look at an empty broker takes
+WAIT = 1.0  # seconds that one read of an empty broker takes
 _REPLIES = 30.0  # seconds that a call to a broker may take, beyond its wait for messages
 _CLOSES = 2.0
 _BRIEF = 0.25
-_FULL = 1.0  # seconds between two looks at a queue that is full
-_ASKED_EACH = 10.0  # seconds between two questions how many messages wait
+_FULL = 1.0  # seconds between two checks of a queue that is full
+_ASKED_EACH = 10.0  # seconds between two counts of waiting messages
 _KEY_BYTES = 512
 _ID = re.compile("[!-~]{1,256}")
 DELIVERIES = (
-    5  # of a message, after which its type is no longer asked here: perhaps it ends the process each time
+    5  # deliveries of a message after which its type is not checked here: perhaps that ends the process
 )
 
 
 class Reader(Service):
-    """One source. Stops reading at a poison message where it was declared so, and says so once."""
+    """One source. Stops reading at a poison message if declared so, and reports it once."""
 
     def __init__(self, database: Database, what: Declared, broker: Source) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Reader(Service):
         self._turn = asyncio.Lock()
         self._room = 0  # messages that the queue may still take
         self._counted_at = self._asked_at = float("-inf")
-        self.has_read = False  # the broker has replied; whoever looks sets it back
+        self.has_read = False  # the broker has replied; the reader of the flag resets it
         self.waiting: int | None = None
         self.problem: str | None = None
 
@@ -91,7 +91,7 @@ class Reader(Service):
                 most = await self._most()
                 if most == 0:
                     return 0
-                if self._unwritten:  # while the database is away, messages are better off in the broker
+                if self._unwritten:  # during an outage messages are better off in the broker
                     await self._database.arun(lambda: store.queue_depth(self._intake.target.queue, 1))
                     self._unwritten = False
                 if not self._is_open:
@@ -106,7 +106,7 @@ class Reader(Service):
                 await self._ask_how_many()
             except BaseException as error:
                 self.problem = storable(f"{type(error).__name__}: {error}", 2000)
-                if self._open and isinstance(error, DatabaseError):  # a queue that is not there is waited for
+                if self._open and isinstance(error, DatabaseError):  # a missing queue is waited for
                     await self._give_back()
                 await self._close()
                 raise
@@ -129,13 +129,13 @@ class Reader(Service):
         return min(BATCH, max(self._room, 0))
 
     async def _ask_how_many(self) -> None:
-        """A source may say how many messages wait in the broker."""
+        """A source may report how many messages wait in the broker."""
         ask = getattr(self._broker, "waiting", None)
         if ask is not None and time.monotonic() - self._asked_at > _ASKED_EACH:
             self.waiting, self._asked_at = await bounded(ask(), _REPLIES, "waiting()"), time.monotonic()
 
     async def _give_back(self) -> None:
-        """What was not written comes again at once, and before what came later: else some brokers wait for its reader."""
+        """Messages that were not written come again at once, before later ones: else some brokers wait for their reader."""
         left, self._open, self._unwritten = self._open, [], True
         try:
             await bounded(self._broker.release([m.receipt for m in left], delay=0.0), _CLOSES, "release()")
@@ -147,7 +147,7 @@ class Reader(Service):
             self._is_open = False
             try:
                 await bounded(self._broker.close(), _CLOSES, "close()")
-            except Exception as error:  # noqa: BLE001 it is to be opened anew in any case
+            except Exception as error:  # noqa: BLE001 it is opened again in any case
                 telemetry.log.debug("%s: close failed: %s", self.name, error)
 
     async def _take(self, messages: Sequence[InMessage]) -> None:
@@ -174,7 +174,7 @@ class Reader(Service):
         try:
             written = await self._database.arun(lambda: store.receive_many(self._intake.target, made))
         except BadRow as error:
-            if len(made) > 1:  # which of them? Each by itself
+            if len(made) > 1:  # each is tried alone
                 for message, one in zip(messages, made, strict=True):
                     await self._write([message], [one])
                 return
@@ -205,7 +205,7 @@ class Reader(Service):
                 )
 
     def _made(self, message: InMessage) -> NewMessage:
-        """What is written for a message, whatever it is."""
+        """The row for a message, whatever it contains."""
         now = self._database.clock.now()
         headers = {name.lower(): value for name, value in message.headers.items()}
         found, key = message.id, message.key
@@ -246,7 +246,7 @@ def _parts(made: Sequence[NewMessage]) -> Iterator[tuple[int, int]]:
 
 
 class Watch(Service):
-    """Notes now and then which sources the code has, and how those of brokers are, for the doctor and the metrics."""
+    """Records regularly which sources the code has, and the state of brokers, for the doctor and the metrics."""
 
     name = "sources"
 
@@ -270,7 +270,7 @@ class Watch(Service):
 
 
 def services(database: Database, tasks: TaskSet) -> list[Service]:
-    """One for each source of a broker, and one that notes how they are."""
+    """One for each source of a broker, and one that records their state."""
     sources = declared(tasks)
     readers = [Reader(database, what, what.broker) for what in sources if what.broker is not None]
     return [*readers, Watch(database, sources, readers)] if sources else []

@@ -34,19 +34,19 @@ _MOST_KEPT = 100 * 365 * 86400.0
 
 T = TypeVar("T")
 OnMisfit = Literal["park", "refuse"]
-Poison = Literal["dead_letter", "stop"]
+Poison = Literal["dead_letter", "dead", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A source as the code has it."""
+    """A source as the code declares it."""
 
     source: str
     place: Place
     intake: Intake
     broker: Source | None = None  # None: messages come over HTTP
     poison: Poison = "dead_letter"
-    max_depth: int | None = None  # of its queue: it is not read while that has as many jobs
+    max_depth: int | None = None  # of its queue: it is not read while the queue has this many jobs
 
 
 class ReceiveDecorator(Protocol[T]):
@@ -81,7 +81,7 @@ class ReceiveDecorator(Protocol[T]):
 
 
 class Receiving(TaskRegistry):
-    """The part of a registry that declares where messages come from."""
+    """The part of a registry that declares sources of messages."""
 
     def receive(
         self,
@@ -147,7 +147,7 @@ class Receiving(TaskRegistry):
             raise TaskDefinitionError(
                 f"{where}: {shown(broker)} is no source of messages: it has no {missing[0]}()"
             )
-        _one_of(where, "poison", poison, ("dead_letter", "stop"))
+        _one_of(where, "poison", "dead_letter" if poison == "dead" else poison, ("dead_letter", "stop"))
         if max_depth is not None:
             checks.integer(max_depth, "max_depth", 1, 1_000_000, TaskDefinitionError)
 
@@ -185,7 +185,7 @@ class Receiving(TaskRegistry):
 
     def _declare_source(self, made: Declared) -> None:
         def same(other: Declared) -> bool:
-            """A module may be run again: the newer function of one place counts."""
+            """A module may run again: the newer function at one place counts."""
             found = (made.place.file, made.place.qualname) == (other.place.file, other.place.qualname)
             if found:
                 self._things[KIND][made.source] = made
@@ -195,7 +195,7 @@ class Receiving(TaskRegistry):
 
 
 class _Nobody:
-    """What a broker delivers is not sent over HTTP."""
+    """Headers of HTTP do not exist in a broker."""
 
     def verify(self, headers: Any, body: bytes, now: Any) -> Any:
         from ...errors import VerificationFailed

@@ -1,7 +1,7 @@
-"""Group commit: messages that come while one transaction is under way go into the next one together.
+"""Group commit: messages that arrive while one transaction is in progress go into the next one together.
 
-Nobody waits for others to come: the first message is written at once; those that arrive meanwhile make up the next batch.
-When a few of them wait, a second transaction does not wait for the first, whose time is mostly that of the disk.
+No message waits for others: the first is written at once; those that arrive meanwhile make up the next batch.
+If a few of them wait, a second transaction does not wait for the first, whose time is mostly that of the disk.
 """
 
 import asyncio
@@ -16,9 +16,7 @@ from .store import NewMessage, Written
 
 MOST = 500  # messages of one transaction
 WRITERS = 2  # transactions at once, each on a connection of its own
-ENOUGH = (
-    8  # messages that wait, for a second one: fewer would make small transactions, which cost both sides more
-)
+ENOUGH = 8  # messages that wait, for a second one: smaller transactions are more expensive for both
 BATCH_BYTES = 4 * 1024 * 1024
 WAITING_BYTES = 64 * 1024 * 1024  # of all that wait: more is refused, so that memory is bounded
 
@@ -29,7 +27,7 @@ _Item = tuple[
 
 
 class _Line:
-    """What waits on one event loop."""
+    """The waiting messages of one event loop."""
 
     __slots__ = ("bytes", "going", "items", "timer", "writers")
 
@@ -67,8 +65,8 @@ class Gatherer:
         return await future
 
     def _give_up(self, line: _Line, patience: float) -> None:
-        """Those whose time is over. All have the same patience, so that of each batch, and of those that wait, the first to
-        come is the first to give up."""
+        """Those whose time is over. All have the same patience, so in each batch, and among those that wait, the first to
+        arrive is the first to give up."""
         loop, line.timer = asyncio.get_running_loop(), None
         now, first = loop.time(), math.inf
         for items in (*line.going.values(), line.items):
@@ -86,7 +84,7 @@ class Gatherer:
 
     async def _run(self, line: _Line, name: int) -> None:
         try:
-            await asyncio.sleep(0)  # requests that are read in this turn of the loop come along
+            await asyncio.sleep(0)  # requests that are read in this turn of the loop are included
             while batch := self._next(line):
                 line.going[name] = batch
                 await self._written(batch)
@@ -99,7 +97,7 @@ class Gatherer:
             line.going.pop(name, None)
 
     def _next(self, line: _Line) -> list[_Item]:
-        """The next transaction. Whoever has given up meanwhile is left out: the sender will come again."""
+        """The next transaction. Callers that have given up meanwhile are left out: the sender will come again."""
         batch: list[_Item] = []
         size = 0
         while line.items and len(batch) < MOST and size < BATCH_BYTES:
@@ -114,7 +112,7 @@ class Gatherer:
         try:
             written = await self._write([message for message, _, _ in batch])
         except (BadRow, LockTimeout) as error:
-            if len(batch) > 1:  # one of them is at fault: the others are not to pay for it
+            if len(batch) > 1:  # one of them is at fault: the others must not pay for it
                 await asyncio.gather(*(self._written([item]) for item in batch))
                 return
             self._fail(batch, error)
@@ -122,7 +120,7 @@ class Gatherer:
             for _, future, _ in batch:
                 future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 whoever waits gets it
+        except Exception as error:  # noqa: BLE001 every waiting caller gets it
             self._fail(batch, error)
         else:
             for (_, future, _), one in zip(batch, written, strict=True):

@@ -21,7 +21,7 @@ from .parse import CLOUDEVENTS, KeyTemplate, opened, parse_form
 from .store import NewMessage, Target
 from .verify import FORM, Headers, Verifier, checked_id
 
-RAW_BYTES = 64 * 1024  # of a message that cannot be read, kept with its dead letter
+RAW_BYTES = 64 * 1024  # bytes of an unreadable message that are kept with its dead letter
 _ANY = 1 << 40
 Outcome = Literal["new", "repeat", "conflict", "parked", "challenge", "refused"]
 
@@ -42,7 +42,7 @@ class TooLarge(Exception):
 
 
 def counted(source: str, outcome: str, messages: int = 1) -> None:
-    """For those who count: every message, with what became of it."""
+    """For metrics: every message, with its outcome."""
     if telemetry.audible(logging.DEBUG):
         telemetry.emit(
             "received.counted", level=logging.DEBUG, source=source, outcome=outcome, messages=messages
@@ -55,7 +55,7 @@ def refused(status: int, text: str, **headers: str) -> Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How the messages of one source are taken in."""
+    """How the messages of one source are checked."""
 
     target: Target
     parameter: str  # of the handler
@@ -68,7 +68,7 @@ class Intake:
         return refused(413, f"the message is larger than {self.max_bytes:,} bytes")
 
     def wrong_type(self, headers: Headers, verifier: Verifier) -> Receipt | None:
-        """415 for what is not JSON, nor another type that the verifier's sender uses."""
+        """415 for bodies that are neither JSON nor another type that the verifier's sender uses."""
         kind = media_type((headers.get("content-type") or [""])[0])
         allowed = getattr(verifier, "content_types", ("application/json",))
         if is_json(kind) or kind in allowed:
@@ -114,7 +114,7 @@ class Intake:
         *,
         judged: bool = True,
     ) -> NewMessage:
-        """A message that was read. What does not fit its type has a fault, and is kept all the same. `judged=False`: its
+        """A readable message. One that does not fit its type has a fault, and is kept anyway. `judged=False`: its
         type, which may be code of the user, is left to the job."""
         key, fault = self._judged(data) if judged else self._keyed(data)
         if key is not None:
@@ -150,7 +150,7 @@ class Intake:
     def unreadable(
         self, message_id: str, headers: Mapping[str, str], body: bytes, why: str, now: datetime
     ) -> NewMessage:
-        """A message of a broker whose bytes cannot be read: kept as they are, as far as they fit."""
+        """A message of a broker with unreadable bytes: kept as they are, as far as they fit."""
         shown = envelope(self.target.source, message_id, now, kept_headers(headers), None)
         shown["raw"] = base64.b64encode(body[:RAW_BYTES]).decode()
         shown["bytes"] = len(body)

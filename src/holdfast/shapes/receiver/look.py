@@ -1,4 +1,4 @@
-"""What people look at: which messages were received, and the job of each. Verbs are procedures, sync and async."""
+"""Received messages, and the job of each. Verbs are procedures, sync and async."""
 
 from ...errors import ConfigurationError
 from ...operate.procedure import Method, Procedure, Runner, run
@@ -11,7 +11,7 @@ _LOOKED_AT = 100_000
 
 
 def list_received(source: str | None = None, limit: int = 50) -> Procedure[list[Received]]:
-    """Those whose ids are kept longest first, which within a source is the newest first. Looks at a bounded number."""
+    """Those whose ids are kept longest first, which within a source is the newest first. Reads a bounded number."""
     if not 1 <= limit <= MOST:
         raise Refused(
             "limit",

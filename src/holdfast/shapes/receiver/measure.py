@@ -1,4 +1,4 @@
-"""What Prometheus reads of received messages."""
+"""Prometheus metrics of received messages."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""ReceivedMessage: one message as a handler gets it, and how it travels in a job."""
+"""ReceivedMessage: one message as a handler gets it, and its form in a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class MessageConverter:
         return envelope(value.source, value.id, value.received_at, value.headers, data)
 
     def schema(self) -> dict[str, Any]:
-        """What fits, for the fingerprint of a handler's signature."""
+        """The accepted data, for the fingerprint of a handler's signature."""
         make = getattr(self._data, "schema", None)
         return {"received": make() if make is not None else None}
 
@@ -81,7 +81,7 @@ def envelope(
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that a job carries: no credentials, and at most HEADER_BYTES of them."""
+    """The headers that a job carries: no credentials, and at most HEADER_BYTES."""
     kept = {name: value for name, value in headers.items() if name not in _SECRET}
     whole = "".join((*kept, *kept.values()))
     if len(whole) < ERROR_BYTES and whole.isascii() and "\0" not in whole:

@@ -1,4 +1,4 @@
-"""What senders use besides plain JSON: forms and CloudEvents; and the key that a template makes of the data."""
+"""Formats that senders use besides plain JSON: forms and CloudEvents; and keys from templates."""
 
 import json
 import string
@@ -14,7 +14,7 @@ _MOST_FIELDS = 1000
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """Fields by name, the last of those that are there several times."""
+    """Fields by name; of a repeated one the last."""
     try:
         text = body.decode("ascii")
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))

@@ -30,7 +30,7 @@ SELECT r.source, r.message_id, r.job_id, r.received_at, r.expires_at, encode(r.d
 FROM holdfast.received r WHERE r.source = $1::text AND r.message_id = $2::text;
 
 -- name: note_sources
--- What a worker knows of the sources in its code.
+-- A worker's report about the sources in its code.
 -- $1 names, $2 read from brokers, $3 tasks, $4 seconds that ids are kept, $5 whether the broker has replied since the last note, $6 messages that wait
 -- there (-1: not known), $7 problems (empty: none)
 INSERT INTO holdfast.sources AS s (name, broker, task, keep, created_at, seen_at, read_at, waiting, problem)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 RETRY_AFTER = "5"
 _STATUS = {"new": 202, "parked": 202, "repeat": 200, "differs": 200}
 _TEXT = {"new": "accepted", "parked": "accepted, and set aside", "repeat": "known"}
-# Over HTTP the status says it: servers send a text as a packet of its own.
+# Over HTTP the status is enough: servers send a text as a separate packet.
 _WORDLESS = {"new": Receipt(202, "new"), "repeat": Receipt(200, "repeat")}
 _NONE: Mapping[str, Receipt] = {}
 
@@ -184,5 +184,5 @@ class Receiver(Generic[T]):
                 return taken
             written = await self._gatherer.put(taken, self._patience)
             return self._receipt(written, _WORDLESS)
-        except Exception as error:  # noqa: BLE001 no such queue, or a fault of ours: the sender is to try again
+        except Exception as error:  # noqa: BLE001 no such queue, or a defect of Holdfast: the sender should try again
             return self._away(error)

@@ -10,7 +10,7 @@ from ...store.statement import Row, Statement, count, named
 
 
 class Target(NamedTuple):
-    """What messages of a source become."""
+    """The jobs of a source's messages."""
 
     source: str
     task: str
@@ -92,7 +92,7 @@ def show_received(source: str, message_id: str) -> Statement[Received | None]:
 
 
 class Noted(NamedTuple):
-    """What a worker knows of a source in its code."""
+    """A worker's report about a source in its code."""
 
     name: str
     broker: bool
@@ -104,7 +104,7 @@ class Noted(NamedTuple):
 
 
 class Health(NamedTuple):
-    """A source, as the doctor and the metrics want it. `parked`: of the newest dead letters."""
+    """A source, for the doctor and the metrics. `parked`: of the newest dead letters."""
 
     name: str
     broker: bool
@@ -117,7 +117,7 @@ class Health(NamedTuple):
     parked: int
 
 
-NEWEST = 10_000  # dead letters that are looked at
+NEWEST = 10_000  # dead letters that are read
 
 
 def note_sources(found: Sequence[Noted]) -> Statement[None]:

@@ -1,7 +1,7 @@
-"""Who sent it: verifiers of the usual webhooks. Each gets the raw bytes of the body, before anything of it is parsed.
+"""Verifiers of the usual webhooks. Each gets the raw bytes of the body, before any of it is parsed.
 
-Several secrets mean a rotation: a message signed by any of them is taken. What does not fit is VerificationFailed, to which
-the reply is one text whatever the cause; a message that is malformed in itself is InvalidMessage.
+Several secrets mean a rotation: a message signed by any of them is accepted. A wrong signature is VerificationFailed, to
+which the reply is one text whatever the cause; a malformed message is InvalidMessage.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _FIELDS = ("{body}", "{timestamp}", "{id}")
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a verifier found out: `Verified("evt_1")`."""
+    """The result of a verifier: `Verified("evt_1")`."""
 
     message_id: str
     timestamp: datetime | None = None
@@ -39,7 +39,7 @@ class Verified:
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Says whether a request is genuine, and what its id is."""
+    """Decides whether a request is genuine, and what its id is."""
 
     def verify(self, headers: Headers, body: bytes, now: datetime) -> Verified:
         """Raises VerificationFailed. Gets the raw bytes; `headers` have lower-case names."""
@@ -76,7 +76,7 @@ def checked_time(text: str, now: datetime, tolerance: float) -> datetime:
 
 
 class _Secrets:
-    """The secrets of a verifier, asked for anew with each message where a function gives them."""
+    """The secrets of a verifier, read again for each message if a function gives them."""
 
     def __init__(self, given: Secrets) -> None:
         self._given = given
@@ -121,7 +121,7 @@ def _failed() -> VerificationFailed:
 
 
 def _parsed(body: bytes) -> Any:
-    """The body of a message that is genuine, for its id alone. Whoever stores it checks it strictly."""
+    """The body of a genuine message, for its id alone. It is checked strictly before it is stored."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -212,12 +212,12 @@ class Slack:
         return Verified("", checked_time(timestamp, now, self._tolerance))
 
     def id_of(self, data: Any, body: bytes) -> str:
-        """The id of a genuine message, from what it says."""
+        """The id of a genuine message, from its body."""
         found = (data.get("event_id") or data.get("trigger_id")) if isinstance(data, dict) else None
         return _digest(body) if found is None else checked_id(found, "event_id")
 
     def reply_to(self, data: Any) -> str | None:
-        """What to reply to a message that is only for the receiver itself; None: it becomes a job."""
+        """The reply to a message that is only for the receiver itself; None: it becomes a job."""
         if isinstance(data, dict) and data.get("type") == "url_verification":
             return str(data.get("challenge", ""))[:1000]
         return None

@@ -1,8 +1,8 @@
 """Events that wait aside: a key whose message was refused, or that fails for long. They are sent later, in their order.
 
-The rows are failures of the subscription, as those of a projection are. A key waits as long as one of its events does: what
-is read of it meanwhile waits behind. One that was spilled is tried again by itself, one that was parked waits for people.
-Events without a key wait for none of the others: each is tried again by itself.
+The rows are failures of the subscription, as those of a projection are. A key waits as long as one of its events does:
+later events of the key wait behind it. A spilled one is tried again by itself, a parked one waits for an operator.
+Events without a key wait for no other: each is tried again by itself.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from .message import Maker, Unsendable
 from .spec import Spec
 
 PAGE = 50
-SOON = 0.1  # seconds, while what waits is not stored yet
+SOON = 0.1  # seconds, while a waiting event is not stored yet
 Lane = str | int  # a key, or the position of an event without one
 
 
@@ -29,9 +29,9 @@ class Aside:
         self._cursor = cursor
         self._link = link
         self._maker = maker
-        self._clock = clock  # it stands still while the destination is unreachable
+        self._clock = clock  # it stops while the destination is unreachable
         self._held: set[str] = set()
-        self._due: dict[str | None, float] = {}  # which are tried again, and when
+        self._due: dict[str | None, float] = {}  # keys that are tried again, and when
         self._again: dict[int, float] = {}  # the same of events without a key, by position
         self._tries: Counter[Lane] = Counter()
         self._since: dict[Lane, float] = {}  # when the first of each began to fail, as seen here
@@ -90,7 +90,7 @@ class Aside:
             task.result()
 
     async def _empty(self, key: str | None) -> None:
-        """Send what waits of a key, until nothing does or one fails. Those without a key are all tried that are due."""
+        """Send the waiting events of a key, until none waits or one fails. Of those without a key all due ones are tried."""
         after = 0
         while True:
             noted, unstored = self._noted[key], self._unstored[key]
@@ -116,7 +116,7 @@ class Aside:
             self._held.discard(key)
 
     async def _send(self, key: str | None, rows: Sequence[tuple[str, LogRow]]) -> bool:
-        """False: no more of it for now."""
+        """False: no more of them for now."""
         done: list[int] = []
         notes: list[Note] = []
         go_on = True
@@ -147,7 +147,7 @@ class Aside:
         return (await self._link.send([message]))[0]
 
     def _verdict(self, key: str | None, row: LogRow, outcome: Outcome | str) -> tuple[Note, bool]:
-        """What is noted of one that was not sent, and whether the next of its key may be."""
+        """The record of an event that was not sent, and whether the next of its key may be."""
         lane = _lane(row)
         if isinstance(outcome, str):
             self._begin_anew(row)
@@ -189,7 +189,7 @@ def _lane(row: LogRow) -> Lane:
 
 
 def said(outcome: RetryLater | Refused, spec: Spec) -> str:
-    """Why a message was not sent, for people."""
+    """Why a message was not sent, for operators."""
     if isinstance(outcome, Refused):
         return f"{outcome.reason}: {outcome.detail}"
     return f"given up after {spec.retry_for:g} s of failures: {outcome.reason}"

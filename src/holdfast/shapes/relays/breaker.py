@@ -1,4 +1,4 @@
-"""A destination that is away: nothing is sent, then one message is tried, then all go on."""
+"""An unreachable destination: nothing is sent, then one message is tried, then all continue."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from ...follow import Cursor
 from ...model.backoff import Backoff
 from ...transport import RetryLater
 
-LONGEST = 300.0  # seconds between two tries, whatever a destination asks for
+LONGEST = 300.0  # seconds between two tries, whatever a destination requests
 
 
 class Breaker:
@@ -31,13 +31,13 @@ class Breaker:
         return now >= self.until
 
     def clock(self) -> float:
-        """Seconds of a clock that stands still while the destination is unreachable: no key is blamed for that time."""
+        """Seconds of a clock that stops while the destination is unreachable: no key is blamed for that time."""
         now = time.monotonic()
         return (self._since if self.is_open else now) - self._away
 
     async def failed(self, outcome: RetryLater, now: float, sent_at: float) -> None:
-        """`sent_at`: when what failed was sent. It was away by then, however long it took to be found out. Several batches
-        that were on their way are one attempt."""
+        """`sent_at`: when the failed message was sent. The destination was unreachable by then, however late that was found.
+        Several batches that were in flight are one attempt."""
         if self.is_open and sent_at < self._opened_at:
             return
         self._attempts += 1

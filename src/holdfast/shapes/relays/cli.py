@@ -76,11 +76,11 @@ def check_command(
 
 
 def _destinations(log: Any, patterns: Sequence[str], spec: Spec) -> list[str]:
-    """Where the newest events of a relay go."""
+    """The destinations of a relay's newest events."""
     last = log.last_position()
     found: dict[str, None] = {}
     for event in log.read(max(last - LOOKED_AT, 0), LOOKED_AT, patterns):
-        with contextlib.suppress(Exception):  # the relay itself notes a route that fails
+        with contextlib.suppress(Exception):  # the relay itself records a route that fails
             route = spec.route
             found[route.of(event) if isinstance(route, Template) else route(event)] = None
     return list(found)
@@ -101,7 +101,7 @@ async def _check(spec: Spec, places: Sequence[str]) -> Health:
             return await spec.transport.check(places)
     except TimeoutError:
         return Health(False, f"no answer within {TIMEOUT:g} s")
-    except Exception as error:  # noqa: BLE001 whatever a transport raises is what is wrong with it
+    except Exception as error:  # noqa: BLE001 any error of a transport is its finding
         return Health(False, said(error))
     finally:
         with contextlib.suppress(Exception):

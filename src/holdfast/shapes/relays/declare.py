@@ -1,4 +1,4 @@
-"""What users declare: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`."""
+"""Declarations of users: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ MOST = 10_000  # messages in flight
 
 
 class Relaying:
-    """The part of a registry that declares what leaves the database."""
+    """The part of a registry that declares relays."""
 
     if TYPE_CHECKING:
         _things: dict[str, dict[str, Any]]
@@ -81,7 +81,7 @@ class Relaying:
         )
         where = sys._getframe(1)
         line = where.f_lineno
-        place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may be run again
+        place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may run again
         make = Follower(name, "relay", on, start, bool(hold), place, lambda cursor: Relay(spec, cursor))
         followed = self._follow(make)
         self._things.setdefault(KIND, {})[name] = spec

@@ -1,7 +1,7 @@
-"""What a relay has read and not yet passed: who may be sent now, and how far the cursor may move.
+"""Events that a relay has read and not yet passed: which may be sent now, and how far the cursor may move.
 
-Messages of a key are a lane. A lane sends one message at a time, and the next when that is confirmed: a broker that drops
-repeated ids would otherwise keep n + 1 before n for ever, when n has to be sent again. Where a batch is stored as a prefix,
+Messages of a key are a lane. A lane sends one message at a time, and the next when that is confirmed: otherwise a broker
+that drops repeated ids would keep n + 1 before n for ever, when n has to be sent again. If a batch is stored as a prefix,
 a lane sends all it has. Nothing here waits, sends or reads.
 """
 
@@ -37,7 +37,7 @@ class Lane:
         default_factory=deque
     )  # in the order of the log; the first `sent` are in flight
     sent: int = 0
-    attempts: int = 0  # that failed in a row
+    attempts: int = 0  # failures in a row
     failing_since: float | None = None  # by the clock of the breaker
     retry_at: float = 0.0
     error: str = ""
@@ -53,7 +53,7 @@ class Lanes:
         self._ready: dict[Name, Lane] = {}  # may send; in the order in which they became so
         self._later: list[tuple[float, int, Lane]] = []
         self._entered = 0
-        self.passed = (position, seq)  # all up to here is done
+        self.passed = (position, seq)  # all events up to here are done
         self.unsent = 0  # items with a message, sent or not
         self.bytes = 0
         self.in_flight = 0
@@ -82,11 +82,11 @@ class Lanes:
 
     def add_done(self, item: Item) -> None:
         """An event that is not sent, or the end of a page."""
-        item.row, item.done = None, True  # many may be noted while one holds up the cursor
+        item.row, item.done = None, True  # many may be recorded while one holds up the cursor
         self._all.append(item)
 
     def take(self, most: int, now: float, below: int | None = None) -> list[Item]:
-        """What may be sent now, in the order of the log within each lane; nothing at `below` or after it."""
+        """The messages that may be sent now, in the order of the log within each lane; none at `below` or after it."""
         while self._later and self._later[0][0] <= now:
             lane = heapq.heappop(self._later)[2]
             if lane.retry_at and lane.retry_at <= now and lane.items:
@@ -118,7 +118,7 @@ class Lanes:
         return bool(self._ready)
 
     def finish(self, item: Item, note: Note | None = None) -> None:
-        """It was sent, and is confirmed or noted. It is the first of its lane."""
+        """It was sent, and is confirmed or recorded. It is the first of its lane."""
         lane = item.lane
         assert lane is not None
         assert item.message is not None
@@ -140,7 +140,7 @@ class Lanes:
         item.row, item.message, item.lane, item.note, item.done = None, None, None, note, True
 
     def again(self, items: list[Item]) -> None:
-        """They were sent and are not known to be stored: their lanes begin with them again, when `wait` lets them."""
+        """They were sent and are not known to be stored: their lanes start with them again, when `wait` lets them."""
         for item in items:
             lane = item.lane
             assert lane is not None
@@ -177,7 +177,7 @@ class Lanes:
         ]
 
     def drop(self, items: list[Item], notes: list[Note]) -> None:
-        """Unsent items of a lane are noted instead of sent."""
+        """Unsent items of a lane are recorded instead of sent."""
         for item, note in zip(items, notes, strict=True):
             lane = item.lane
             assert lane is not None
@@ -188,15 +188,15 @@ class Lanes:
                 self._ready.pop(lane.name, None)
 
     def ahead(self) -> int:
-        """Positions from the first that is not done to the last that was read."""
+        """Positions from the first unfinished one to the last that was read."""
         return self._all[-1].position - self.passed[0] if self._all else 0
 
     def is_done_before(self, position: int) -> bool:
-        """Nothing before it waits or is on its way. Events of others may lie in between."""
+        """Nothing before it waits or is in flight. Events of others may be between."""
         return not self._all or self._all[0].position >= position
 
     def pass_done(self) -> list[Note]:
-        """Move on behind what is done; what was noted of it."""
+        """Move behind the finished ones; returns those that were recorded."""
         notes = []
         while self._all and self._all[0].done:
             item = self._all.popleft()

@@ -10,11 +10,11 @@ from ...transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Tr
 
 CLOSING = 2.0  # seconds that a transport may take to close
 KINDS = (Confirmed, RetryLater, Refused)
-GRACE = 1.0  # seconds beyond its timeout after which publish() is given up
+GRACE = 1.0  # seconds beyond its timeout after which publish() is abandoned
 
 
 class Link:
-    """`certain` makes sure, just before anything is sent, that nobody else sends."""
+    """`certain` makes sure, just before each send, that no other worker sends."""
 
     def __init__(self, transport: Transport, timeout: float, certain: Callable[[], Awaitable[None]]) -> None:
         self._transport = transport
@@ -23,12 +23,12 @@ class Link:
         self._is_open = False
         self._opened = 0
         self._changing = asyncio.Lock()
-        # A prefix is only one while nobody else writes in between.
+        # A prefix is only one while nobody else writes meanwhile.
         alone = transport.capabilities.in_flight == "prefix"
         self._sending = asyncio.Semaphore(1 if alone else 1000)
 
     async def send(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
-        """One outcome for each. Whatever is in doubt closes the connection."""
+        """One outcome for each. Any doubt closes the connection."""
         async with self._sending:
             try:
                 opened = await self._open()
@@ -83,7 +83,7 @@ class Link:
 
 
 def _has_doubt(outcomes: Sequence[Outcome]) -> bool:
-    """One of them may be stored. Most often all are confirmed, and none is looked at."""
+    """One of them may be stored. Most often all are confirmed, and none is checked."""
     if set(map(type, outcomes)) == {Confirmed}:
         return False
     return any(isinstance(outcome, RetryLater) and outcome.unknown for outcome in outcomes)
@@ -94,6 +94,6 @@ def _all(messages: Sequence[OutMessage], outcome: Outcome) -> list[Outcome]:
 
 
 def said(error: BaseException) -> str:
-    """An error for people, on one line."""
+    """The text of an error, on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""What Prometheus counts of relays. Their lag is that of every subscription."""
+"""Prometheus counters of relays. Their lag is that of every subscription."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from ...store.statement import Flow
 
 
 def look(dead_after: float) -> Flow[None]:
-    """Nothing of its own."""
+    """No gauges of its own."""
     return
     yield  # a flow
 

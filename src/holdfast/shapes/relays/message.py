@@ -1,4 +1,4 @@
-"""An event of the log becomes a message: where it goes, its bytes, its headers."""
+"""An event of the log becomes a message: its destination, bytes and headers."""
 
 import json
 import re
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..events.event import Event
 
 FIELDS = ("type", "key", "version")
-_KEYS = 4096  # whose spelling is kept: events of few keys come again and again
-_SAFE = ":@_-~+"  # of a key, beside letters and digits: what means nothing to any broker
+_KEYS = 4096  # whose escaped form is kept: events of few keys come again and again
+_SAFE = ":@_-~+"  # characters of a key, besides letters and digits, that mean nothing to any broker
 _TOKEN = re.compile("[A-Za-z0-9_-]{1,64}")
 _PRINTABLE = re.compile("[\x20-\x7e]*")
 
@@ -26,7 +26,7 @@ Route = Callable[["Event[Any]"], str]
 
 
 class Template:
-    """`shop.{type}.{key}`. What comes from a key is escaped, so that no key can name somebody else's destination."""
+    """`shop.{type}.{key}`. Parts of a key are escaped, so that no key can name another destination."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -63,7 +63,7 @@ class Unsendable(Exception):
 
 
 class Maker:
-    """`most_bytes` and `key_bytes` are those of the transport. `sent` makes of an event the version that is sent."""
+    """`most_bytes` and `key_bytes` are the transport's. `sent` gives the version of an event that is sent."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Maker:
 
 
 def headers_of(row: LogRow, event_id: str) -> dict[str, str]:
-    """CloudEvents attributes, and the event's own headers as far as any broker can carry them. None of those can pass for an
+    """CloudEvents attributes, and the event's own headers as far as any broker can carry them. None of those can imitate an
     attribute: a reader would take `ce-subject` for the key."""
     found: dict[str, str] = {}
     source = "holdfast"

@@ -1,7 +1,7 @@
-"""A relay at work: read ahead, send by lanes, move the cursor behind what is confirmed.
+"""The loop of a relay: read ahead, send by lanes, move the cursor behind confirmed messages.
 
-The loop owns everything in memory. Beside it run one read, a few batches in flight, one move of the cursor and one look at
-events that wait aside. What the destination cannot take is not read: memory has a bound, and the log keeps the rest.
+The loop owns everything in memory. Beside it run one read, a few batches in flight, one move of the cursor and one try of
+events that wait aside. Memory is bounded: events that the destination cannot take are not read, and stay in the log.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class Relay:
         return asyncio.get_running_loop().create_task(work, name=f"holdfast relay {self._cursor.name} {what}")
 
     async def _round(self, left: "asyncio.Task[Any]") -> bool:
-        """True: it is to end, and all that was sent has its outcome."""
+        """True: it should end, and every sent message has its outcome."""
         leaving = left.done()
         if not leaving:
             self._start_reading()
@@ -114,8 +114,8 @@ class Relay:
 
     @property
     def _has_enough(self) -> bool:
-        """As much as two windows may be in memory. There must be room for half a window: a read for each few that were
-        confirmed would cost more than sending them."""
+        """As much as two windows may be in memory. There must be room for half a window: a read after every few confirmed
+        messages would cost more than sending them."""
         return self._lanes.unsent > 2 * self._spec.window - max(1, self._spec.window // 2)
 
     @property
@@ -180,19 +180,19 @@ class Relay:
         return items, await self._link.send(messages), sent_at
 
     async def _make_certain(self) -> None:
-        """Nobody else has this relay, now and for as long as a message may be on its way. After a pause of this process the
-        clock says so: then the database is asked."""
+        """No other worker has this relay, now and while a message may be in flight. After a pause of this process the
+        clock shows it: then the database is asked."""
         if self._cursor.certain_for() <= self._timeout:
             await self._cursor.renew()
             if self._timeout >= self._cursor.certain_for():  # the renewal itself took that long
                 raise LeaseLost
 
     def _pause(self) -> float | None:
-        """Seconds until there is something to do that no task tells."""
+        """Seconds until there is something to do that no task reports."""
         now, due = time.monotonic(), []
         retry = self._lanes.next_retry()
         if self._breaker.is_open:
-            if not self._waves:  # else the trial tells
+            if not self._waves:  # otherwise the trial wakes it
                 ready = self._lanes.has_ready()
                 due.append(self._breaker.until if ready or retry is None else max(self._breaker.until, retry))
         elif (
@@ -200,14 +200,14 @@ class Relay:
             and len(self._waves) < self._most_waves
             and self._lanes.in_flight < self._spec.window
         ):
-            due.append(retry)  # else a batch that comes back lets it go
+            due.append(retry)  # otherwise a returning batch releases it
         if self._lanes.passed[0] > self._cursor.position and self._moving is None:
             due.append(self._moved_at + self._spec.every)
         if (aside := self._aside.next_look()) is not None and not self._breaker.is_open:
             due.append(aside)
         return max(0.001, min(due) - now) if due else None
 
-    # What came back --------------------------------------------------------------------------------------------------
+    # Outcomes --------------------------------------------------------------------------------------------------
 
     async def _collect(self) -> None:
         if self._reading is not None and self._reading.done():
@@ -261,7 +261,7 @@ class Relay:
         away = [outcome for _, outcome in failed if outcome.scope == "destination"]
         if away:
             await self._breaker.failed(away[0], now, sent_at)
-        else:  # whatever it said of a key, it is there
+        else:  # the destination exists, whatever it replied about the key
             await self._breaker.worked()
         for lane, outcome in failed:
             if outcome.scope == "key" and lane.items:
@@ -269,14 +269,14 @@ class Relay:
                 self._lanes.wait(lane, now + min(delay, 300.0), self._breaker.clock(), outcome.reason)
 
     def _gives_up(self, lane: Lane, outcome: RetryLater) -> bool:
-        """Its first message has failed for as long as it may. While the destination is unreachable nothing is given up."""
+        """Its first message has failed for as long as it may. While the destination is unreachable none is given up."""
         since, longest = lane.failing_since, self._spec.retry_for
         if longest is None or since is None or outcome.scope != "key":
             return False
         return self._breaker.clock() - since >= longest
 
     def _refuse(self, row: LogRow, error: str) -> Note | None:
-        """What becomes of a message that is not sent; None: the relay stops before it."""
+        """How an unsent message is recorded; None: the relay stops before it."""
         policy = "skip" if row.data is None else self._spec.refused
         if policy == "stop":
             what = f"event {row.position} ({row.type}, key {row.key!r}) was refused: {error}"
@@ -293,7 +293,7 @@ class Relay:
         return Note(BareRow.of(row), "skipped" if policy == "skip" or row.key is None else "parked", error)
 
     def _set_aside_behind(self, row: LogRow) -> None:
-        """What was read of a key whose event waits aside waits behind it."""
+        """Events of a key whose event waits aside wait behind it."""
         if row.key is not None and (behind := self._lanes.waits_behind(row.key)):
             notes = [Note(BareRow.of(item.row), "behind") for item in behind if item.row is not None]
             self._lanes.drop(behind, notes)
@@ -343,7 +343,7 @@ class Relay:
     # The cursor ------------------------------------------------------------------------------------------------------
 
     def _start_moving(self, at_once: bool) -> None:
-        """Now and then while messages flow, and at once when none does."""
+        """Regularly while messages flow, and at once when none does."""
         self._notes += self._lanes.pass_done()
         behind = self._lanes.passed[0] - self._cursor.position
         if self._moving is not None or behind <= 0:

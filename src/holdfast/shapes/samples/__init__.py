@@ -1,6 +1,6 @@
-"""Samples: how each queue stood in each minute, for thirty days. What operators ask is in operate/samples.py.
+"""Samples: the state of each queue in each minute, for thirty days. Operators' questions are in operate/samples.py.
 
-service    takes a sample each minute: whichever worker comes first
-measure    what Prometheus reads
-checks     what `holdfast doctor` asks
+service    takes a sample each minute: whichever worker is first
+measure    Prometheus metrics
+checks     checks for `holdfast doctor`
 """

@@ -1,4 +1,4 @@
-"""What is unusual: much more is due than at this time on other days."""
+"""Unusual load: much more is due than at this time on other days."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ OLD = 60.0  # seconds, at least, that the oldest one usually waits
 
 
 def is_unusual(found: Usual) -> bool:
-    """Jobs behind a key that waits for an operator are the business of others."""
+    """Jobs behind a key that waits for an operator are reported elsewhere."""
     if found.due_now is None or found.most_due is None or found.days < DAYS:
         return False
     able = found.due_now - (found.behind_now or 0)
@@ -23,7 +23,7 @@ def is_unusual(found: Usual) -> bool:
         return False
     if able > TIMES * max(found.most_due, 1):
         return True
-    # No count is beyond the cap. Where it is reached, the age of the oldest says how far behind the queue is.
+    # Counts stop at the cap. At the cap, the age of the oldest job shows how far behind the queue is.
     usual = max(found.most_oldest or 0.0, OLD)
     return found.due_now >= CAP and (found.oldest_now or 0.0) > TIMES * usual
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads of the last sample."""
+"""Prometheus metrics of the last sample."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""The service of every worker that takes a sample of the queues each minute. The database says whether it has one."""
+"""The service of every worker that takes a sample of the queues each minute. The database knows whether it has one."""
 
 import random
 
@@ -18,7 +18,7 @@ class Sampler(Service):
         super().__init__()
         self._database = database
         self._late_after = database.settings.dead_after
-        self._due = True  # until a pulse says otherwise
+        self._due = True  # until a pulse reports that it is due
         self.question = Question(store.DUE, ())
 
     def on_answer(self, answer: bool) -> None:
@@ -31,4 +31,4 @@ class Sampler(Service):
             return max(self.pulse.left, 0.01)
         self._due = False
         await self._database.arun(lambda: store.take_sample(self._late_after))
-        return _MINUTE * random.uniform(0.5, 1.0)  # noqa: S311 so that no minute is passed over
+        return _MINUTE * random.uniform(0.5, 1.0)  # noqa: S311 so that no minute is left out

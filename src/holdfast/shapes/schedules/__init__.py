@@ -1,13 +1,13 @@
 """Schedules: jobs that are enqueued again and again, each slot once, however many workers there are.
 
-spec       a schedule as a value, and which of its slots are due for what
+spec       a schedule as a value, and which of its slots are due
 timing     the slots of a cron expression or an interval
 declare    what users declare: `app.schedule(...)`
 store      its statements; queries.sql and schema.sql beside it have the text
-service    declares the schedules of the code and fires what is due, in every worker
-verbs      what operators do: `app.schedules`
-backfill   fires the slots of a time that is past
-checks     what `holdfast doctor` asks
+service    stores the schedules of the code and fires due ones, in every worker
+verbs      verbs of operators: `app.schedules`
+backfill   fires the slots of a past period
+checks     checks for `holdfast doctor`
 cli        `holdfast schedule`
 """
 

@@ -1,4 +1,4 @@
-"""Backfill: fire the slots of a time that is past, those that have not fired, and say what was left alone."""
+"""Backfill: fire the slots of a past period that have not fired, and report those that were left out."""
 
 import difflib
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ class Backfill:
 
     schedule: str
     fired: int
-    decided: int  # slots left alone: they fired or were skipped before
-    unknown: int  # slots left alone: whether they fired is not known any more
+    decided: int  # slots left out: they fired or were skipped before
+    unknown: int  # slots left out: it is no longer known whether they fired
     first: datetime | None
     last: datetime | None
     jobs: list[UUID]  # none with a dry run
 
 
 def find_schedule(name: str, *, held: bool = True) -> Flow[Stored]:
-    """The schedule, held until the transaction ends; one that is only looked at is not held."""
+    """The schedule, locked until the transaction ends, unless it is a dry run."""
     check_texts({"schedule": name})
     if held:
         found = yield from store.read_locked(name)
@@ -50,7 +50,7 @@ def find_schedule(name: str, *, held: bool = True) -> Flow[Stored]:
 
 @dataclass(slots=True)
 class Found:
-    """The slots of a backfill that may fire, and the jobs they became."""
+    """The slots of a backfill that may fire, and their jobs."""
 
     schedule: str
     start: datetime

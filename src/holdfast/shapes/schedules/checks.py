@@ -1,4 +1,4 @@
-"""Schedules that nobody fires."""
+"""Schedules that do not fire."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
 
 
 def _fix(s: Overdue) -> Advice:
-    """Without a worker nobody fires it. With one: its queue is missing, it fails otherwise, or somebody holds its row."""
+    """Without a worker nothing fires it. With one: its queue is missing, it fails otherwise, or its row is locked."""
     if not s.workers:
         return start_worker(s.queue)
     if not s.has_queue:

@@ -1,4 +1,4 @@
-"""What users declare: `app.schedule(...)`, checked and turned into a Spec."""
+"""Declarations of users: `app.schedule(...)`, checked and turned into a Spec."""
 
 import json
 from datetime import timedelta
@@ -63,7 +63,7 @@ def check_declared(tasks: TaskSet) -> None:
 def make_spec(
     name: str | None, when: str | timedelta, job: NewJob[Any], tz: str, missed: str, overlap: str, fail: Fail
 ) -> Spec:
-    """A checked schedule; `fail` is the class of the error that says what is wrong."""
+    """A checked schedule; `fail` is the class of the error that reports an invalid one."""
     if not isinstance(job, NewJob):
         raise fail(
             f"a schedule takes a job, not {shown(job)}. Write schedule(cron, nightly.job(...)), with the job's arguments"
@@ -82,14 +82,14 @@ def make_spec(
 
 
 def _interval(when: object) -> float | None:
-    """Seconds between two slots; None: it is a cron expression, or for Timing to refuse."""
+    """Seconds between two slots; None: it is a cron expression, or invalid, which Timing reports."""
     if isinstance(when, timedelta):
         return when.total_seconds()
     return parse_duration(when) if isinstance(when, str) else None
 
 
 def _seconds(every: float) -> Any:
-    """Whole seconds; anything else is for Timing to refuse, as it was written."""
+    """Whole seconds; Timing reports anything else as it was written."""
     return int(every) if every == int(every) else every
 
 

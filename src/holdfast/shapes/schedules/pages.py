@@ -1,4 +1,4 @@
-"""Schedules on the dashboard: what fires when, did it fire, and what can be done."""
+"""Schedules on the dashboard: when each fires, whether it did, and its acts."""
 
 import json
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from ...operate.producing import make_job
 from ...operate.wording import moment, several, span
 from ...pages import (
     Act,
-    Asked,
+    ActResult,
     Facts,
     Field,
     Given,
     Link,
     Offer,
     Page,
+    PageRequest,
     Pages,
     Preview,
     Problem,
     Row,
-    Said,
     State,
     Table,
     Text,
@@ -40,7 +40,7 @@ _START = Field("start", "From", "time", hint="Such as 2026-05-01T00:00+02:00.", 
 _END = Field("end", "To", "time", required=False, hint="Empty: until now.", shown=True)
 
 
-def _list(asked: Asked) -> Procedure[View]:
+def _list(asked: PageRequest) -> Procedure[View]:
     found = yield from verbs.list_schedules()
     heads = ("Schedule", "When~", "Task", "Next", "Last", "State")
     table = Table(heads, [_row(one) for one in found], "Schedules", f"{len(found)}")
@@ -77,7 +77,7 @@ def _offers(one: Schedule) -> tuple[Offer, ...]:
     return Offer("schedule run", {"name": one.name}), Offer(turn, {"name": one.name})
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     name = asked.path["name"]
     one = yield from verbs.get(name)
     ahead = yield from verbs.next_slots(name, 10)
@@ -128,9 +128,9 @@ def _in_use() -> Procedure[bool]:
 # Acts ---------------------------------------------------------------------------------------------------------------
 
 
-def _run(given: Given) -> Procedure[Said]:
+def _run(given: Given) -> Procedure[ActResult]:
     _, job = yield from verbs.run_now(given["name"])
-    return Said(f"Schedule {given['name']} enqueued job {job}.", {"id": job}, f"jobs/{job}")
+    return ActResult(f"Schedule {given['name']} enqueued job {job}.", {"id": job}, f"jobs/{job}")
 
 
 def _preview_run(given: Given) -> Procedure[Preview]:
@@ -140,16 +140,16 @@ def _preview_run(given: Given) -> Procedure[Preview]:
     )
 
 
-def _pause(given: Given) -> Procedure[Said]:
+def _pause(given: Given) -> Procedure[ActResult]:
     changed = yield from verbs.pause(given["name"])
-    return Said(
+    return ActResult(
         f"Schedule {given['name']} {'is paused' if changed else 'was paused already'}.", None, "schedules"
     )
 
 
-def _resume(given: Given) -> Procedure[Said]:
+def _resume(given: Given) -> Procedure[ActResult]:
     changed = yield from verbs.resume(given["name"])
-    return Said(
+    return ActResult(
         f"Schedule {given['name']} {'is resumed' if changed else 'was not paused'}.", None, "schedules"
     )
 
@@ -181,9 +181,9 @@ def _preview_fill(given: Given) -> Procedure[Preview]:
     return Preview(f"{several(found.fired, 'job')} would be enqueued{between}.{left}", found.fired)
 
 
-def _fill(given: Given) -> Procedure[Said]:
+def _fill(given: Given) -> Procedure[ActResult]:
     done = yield from verbs.fill(given["name"], *_between(given))
-    return Said(
+    return ActResult(
         f"{several(done.fired, 'job')} enqueued.", {"fired": done.fired}, f"schedules/{given['name']}"
     )
 
@@ -206,9 +206,9 @@ def _preview_remove(given: Given) -> Procedure[Preview]:
     return Preview(said, 1, warnings=warnings)
 
 
-def _remove(given: Given) -> Procedure[Said]:
+def _remove(given: Given) -> Procedure[ActResult]:
     yield from verbs.remove(given["name"])
-    return Said(f"Schedule {given['name']} is removed.", None, "schedules")
+    return ActResult(f"Schedule {given['name']} is removed.", None, "schedules")
 
 
 # Adding: with the code its arguments are checked ---------------------------------------------------------------------
@@ -294,12 +294,12 @@ def coded_acts(tasks: TaskSet) -> Sequence[Act]:
             warnings=warnings,
         )
 
-    def add(given: Given) -> Procedure[Said]:
+    def add(given: Given) -> Procedure[ActResult]:
         spec = made(given)
         created = yield from verbs.add_spec(spec)
         one = yield from verbs.get(spec.name)
         state = "added" if created else "exists already"
-        return Said(f"Schedule {spec.name} {state}. {one.when}.", one, f"schedules/{spec.name}")
+        return ActResult(f"Schedule {spec.name} {state}. {one.when}.", one, f"schedules/{spec.name}")
 
     return (Act("schedule add", "Add a schedule", add, _ADD, _add_words, preview),)
 

@@ -10,7 +10,7 @@ WHERE $1::text[] IS NULL OR s.name = ANY ($1::text[])
 ORDER BY s.name;
 
 -- name: schedule_lock
--- Lock one schedule against firing and changes, waiting for whoever has it; no row: there is none.
+-- Lock one schedule against firing and changes, waiting for another lock; no row: there is none.
 -- $1 name
 SELECT 1 FROM holdfast.schedules WHERE name = $1 FOR NO KEY UPDATE;
 
@@ -22,7 +22,7 @@ WHERE name = $1 AND paused_at IS NULL AND (next_at <= holdfast.now() OR kept_slo
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: schedule_due
--- What is due of the operators' schedules and of those that this worker's code has.
+-- Due schedules of operators and of this worker's code.
 -- $1 names in this worker's code, $2 names to leave out, $3 limit
 SELECT name FROM holdfast.schedules
 WHERE paused_at IS NULL AND (next_at <= holdfast.now() OR kept_slot IS NOT NULL)
@@ -68,7 +68,7 @@ WHERE NOT EXISTS (SELECT FROM holdfast.schedules s WHERE s.name = d.name AND s.f
 ORDER BY d.name;
 
 -- name: schedule_move
--- What was decided: slots up to here, the next one, and the one that waits. Nothing moves back.
+-- The decisions: slots up to here, the next one, and the one that waits. Nothing moves back.
 -- $1 name, $2 decided up to, $3 next slot, $4 kept slot
 UPDATE holdfast.schedules
 SET decided_to = greatest(decided_to, $2::timestamptz), next_at = $3::timestamptz, kept_slot = $4::timestamptz, problem = NULL

@@ -20,7 +20,7 @@ CREATE TABLE holdfast.schedules (
     metadata      jsonb,
     fingerprint   text NOT NULL,              -- of all of the above
     retired       text[] NOT NULL DEFAULT '{}',   -- fingerprints it had before, so that a worker of old code does not bring one back
-    declared_at   timestamptz,                -- when a worker last said that its code has it like this
+    declared_at   timestamptz,                -- when a worker last reported that its code has it in this form
     created_at    timestamptz NOT NULL,
     paused_at     timestamptz,
     paused_by     text,
@@ -33,7 +33,7 @@ CREATE TABLE holdfast.schedules (
     CHECK ((cron IS NULL) <> (every IS NULL))
 ) WITH (fillfactor = 50);
 
--- Every slot that was decided. The key is what makes a slot fire once, however many workers see it.
+-- Every decided slot. The key makes a slot fire once, however many workers see it.
 CREATE TABLE holdfast.firings (
     schedule text NOT NULL REFERENCES holdfast.schedules ON DELETE CASCADE,
     slot     timestamptz NOT NULL,

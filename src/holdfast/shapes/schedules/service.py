@@ -1,8 +1,8 @@
-"""The scheduler: a service of every worker. It declares the schedules of its code and fires what is due.
+"""The scheduler: a service of every worker. It stores the schedules of its code and fires due ones.
 
-Any number of workers may run it: a schedule is fired by whoever locks it, and a slot by whoever writes its firing. The
-clock is the database's. A worker fires the operators' schedules and those that its own code has, so that what was taken out
-of the code stops with the last worker that has it.
+Any number of workers may run it: a schedule is fired by the worker that locks it, and a slot by the one that writes its
+firing. The clock is the database's. A worker fires the operators' schedules and those of its own code, so a schedule that
+was removed from the code stops with the last worker that has it.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from . import store
 from .spec import Fired, Spec
 
 DECLARE_EVERY = 30.0
-STALE = 120.0  # a declaration not repeated for so long is of no live worker
-_LONGEST = 5.0  # between two looks: somebody may have added a schedule
+STALE = 120.0  # seconds after which a declaration that was not repeated belongs to no live worker
+_LONGEST = 5.0  # between two reads: a schedule may have been added
 _RETRY = 5.0  # after a schedule failed
 _AT_ONCE = 1000
 
@@ -41,11 +41,11 @@ class Scheduler(Service):
         self._told: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}  # name -> when to try again
         self._working = asyncio.Lock()
-        self._due_at: float | None = None  # as a pulse said
+        self._due_at: float | None = None  # reported by a pulse
         self.question = Question(store.DUE_IN, (list(self._specs),))
 
     def on_answer(self, answer: float | None) -> None:
-        """The pulse says in how many seconds a schedule is due. None: there is none."""
+        """The pulse reports in how many seconds a schedule is due. None: there is none."""
         self._due_at = None if answer is None else time.monotonic() + answer
         if answer is not None:
             self.wake()
@@ -61,12 +61,12 @@ class Scheduler(Service):
             await self._declare()
             more = await self._fire_due()
             ahead = await self._session.run(store.wait(list(self._specs)))
-        # What is still due is another worker's, waits for a job to end, or failed: the poll is soon enough.
+        # What is still due belongs to another worker, waits for a job to end, or failed: the poll is soon enough.
         pause = min(_LONGEST, self._settings.poll if more is None else _LONGEST, ahead or _LONGEST)
         return 0.0 if more else max(pause, 0.01)
 
     def _quiet(self, pulse: Pulse) -> float:
-        """Seconds for which the pulse of a sleeping worker says that nothing is due, and nothing is to be declared."""
+        """Seconds for which the pulse of a sleeping worker says that nothing is due, and nothing has to be declared."""
         now = time.monotonic()
         ends = [now + pulse.left]
         if self._due_at is not None:
@@ -76,7 +76,7 @@ class Scheduler(Service):
         return min(ends) - now
 
     async def catch_up(self) -> bool:
-        """True: something was fired. An outage is for the next look."""
+        """True: a schedule fired. An outage is left to the next tick."""
         try:
             async with self._working:
                 await self._declare()
@@ -85,7 +85,7 @@ class Scheduler(Service):
             return False
 
     async def _declare(self) -> None:
-        """At the start and now and then: others see that this code is alive, and what a rollback left is corrected."""
+        """At the start and regularly: others see that this code is alive, and the effects of a rollback are corrected."""
         if self._declared_at is not None and time.monotonic() - self._declared_at < DECLARE_EVERY:
             return
         specs = list(self._specs.values())
@@ -110,7 +110,7 @@ class Scheduler(Service):
         )
 
     async def _fire_due(self) -> bool | None:
-        """True: something was fired. None: nothing was, and something is due all the same."""
+        """True: a schedule fired. None: none did, although one is due."""
         now = time.monotonic()
         self._failed = {name: until for name, until in self._failed.items() if until > now}
         due = await self._session.run(store.due(list(self._specs), list(self._failed), _AT_ONCE))

@@ -1,4 +1,4 @@
-"""A schedule as a value, and which of its slots are due for what."""
+"""A schedule as a value, and which of its slots are due."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a schedule is: when, of which job, and what to do about missed and overlapping slots."""
+    """A schedule: when, which job, and how missed and overlapping slots are treated."""
 
     name: str
     timing: Timing
@@ -33,7 +33,7 @@ class Spec:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal schedules: how a worker sees that the stored one is another."""
+        """Equal for equal schedules: shows a worker that the stored one differs."""
         t, r = self.timing, self.row
         job = (r.task, json.loads(r.payload), r.queue, r.version, r.partition_key, r.priority, r.max_attempts)
         more = (r.tags, json.loads(r.metadata) if r.metadata else None, self.missed, self.overlap)
@@ -47,36 +47,36 @@ class State:
 
     spec: Spec
     now: datetime
-    decided_to: datetime  # no slot up to here fires by itself (again)
+    decided_to: datetime  # no slot up to here fires by itself again
     kept_slot: datetime | None = None  # overlap="queue": waits until the job before it has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one transaction does with a schedule that is due."""
+    """The plan of one transaction for a schedule that is due."""
 
     decided_to: datetime
-    fire: tuple[datetime, ...] = ()  # a job for each of them
-    skip: tuple[datetime, ...] = ()  # written down as skipped: a job of this schedule was live
-    keep: datetime | None = None  # waits on
-    passed: datetime | None = None  # slots from here on were missed, and nobody makes up for them
+    fire: tuple[datetime, ...] = ()  # slots that get a job
+    skip: tuple[datetime, ...] = ()  # recorded as skipped: a job of this schedule was live
+    keep: datetime | None = None  # still waits
+    passed: datetime | None = None  # slots from here on were missed, and are not made up for
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What became of a schedule that was due."""
+    """The result of firing a schedule."""
 
     name: str
     task: str
     fired: tuple[tuple[datetime, UUID], ...] = ()
     skipped: tuple[datetime, ...] = ()
-    kept: datetime | None = None  # it begins to wait
+    kept: datetime | None = None  # it starts waiting
     passed: datetime | None = None
     more: bool = False  # further slots are due already
 
 
 def plan(state: State, grace: float, live: bool) -> Plan:
-    """Which slots to fire now. `live`: a job of this schedule waits or runs. Slots older than `grace` are missed."""
+    """The slots to fire now. `live`: a job of this schedule waits or runs. Slots older than `grace` are missed."""
     spec = state.spec
     if spec.overlap == "queue" and spec.missed == "run_all":
         return _one_by_one(state, live)
@@ -102,7 +102,7 @@ def _one_by_one(state: State, live: bool) -> Plan:
 
 
 def _due(state: State, grace: float) -> tuple[tuple[datetime, ...], datetime | None]:
-    """The slots to fire, and the first of those that nobody makes up for."""
+    """The slots to fire, and the first missed one that is not made up for."""
     timing, since, now = state.spec.timing, state.decided_to, state.now
     if state.spec.missed == "run_all":
         return tuple(islice(timing.between(since, now), BATCH)), None

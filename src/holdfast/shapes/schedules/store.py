@@ -1,4 +1,4 @@
-"""Schedules: what is due, firing it, and what code and operators do with them.
+"""Schedules: due ones, firing them, and the changes that code and operators make.
 
 Firing is one flow: the schedule is locked, its slots become rows of `firings`, those that are new become jobs, and the
 schedule moves on. Either all of that commits, or nothing.
@@ -26,7 +26,7 @@ _RETIRED = 20  # fingerprints that are remembered
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A schedule as it stands in the table."""
+    """A schedule as stored."""
 
     name: str
     origin: Literal["code", "operator"]
@@ -65,7 +65,7 @@ class Stored:
     def timing(self) -> Timing:
         try:
             return Timing(self.cron, self.every, self.tz)
-        except ValueError as error:  # zones differ from machine to machine, and hands reach into tables
+        except ValueError as error:  # zones differ from machine to machine, and people edit tables
             raise ConfigurationError(f"schedule {self.name!r} cannot be used here: {error}") from None
 
     @property
@@ -101,7 +101,7 @@ def _lock(name: str) -> Statement[bool]:
 
 
 def read_locked(name: str) -> Flow[Stored | None]:
-    """The schedule as it stands, held until the transaction ends."""
+    """The schedule as stored, locked until the transaction ends."""
     yield from _lock(name)
     return next(iter((yield from read_schedules([name]))), None)
 
@@ -118,7 +118,7 @@ def wait(declared: Sequence[str]) -> Statement[float | None]:
 
 
 def fire(name: str, grace: float) -> Flow[Fired | None]:
-    """Fire what is due of one schedule. None: nothing is, or another worker is at it."""
+    """Fire the due slots of one schedule. None: there are none, or another worker fires them."""
     if not (yield from named("schedule_take", (name,), bool)):
         return None
     (stored,) = yield from read_schedules([name])
@@ -135,7 +135,7 @@ def fire(name: str, grace: float) -> Flow[Fired | None]:
 
 
 def fire_slots(stored: Stored, slots: Sequence[datetime], kind: Kind) -> Flow[list[tuple[datetime, UUID]]]:
-    """A job for each of the slots that nobody has decided yet."""
+    """A job for each of the slots that are not decided yet."""
     if not slots:
         return []
     new = yield from _claim_slots(stored.name, slots, kind)
@@ -185,13 +185,13 @@ def note_problem(name: str, problem: str) -> Statement[None]:
     return named("schedule_problem", (name, problem), nothing)
 
 
-# What code declares -------------------------------------------------------------------------------------------------
+# Declarations -------------------------------------------------------------------------------------------------
 
 Declared = Literal["same", "created", "changed", "older", "taken"]
 
 
 def touch(specs: Sequence[Spec], every: float) -> Flow[list[str]]:
-    """Say that this code is alive; returns the names of those that are not stored as it has them."""
+    """Report that this code is alive; returns the names of schedules whose stored form differs."""
     names, prints = [s.name for s in specs], [s.fingerprint for s in specs]
     yield from named("schedule_touch", (names, prints, every), nothing)
     differs = yield from named("schedule_differs", (names, prints), ids)
@@ -201,8 +201,8 @@ def touch(specs: Sequence[Spec], every: float) -> Flow[list[str]]:
 def declare(spec: Spec, stale_after: float) -> Flow[Declared]:
     """Store a schedule as this worker's code has it.
 
-    What was never seen before is new code, and wins at once. What the schedule was before is old code, or a deploy that is
-    taken back: it wins when no live worker has declared the stored one for `stale_after` seconds. So a worker of the old
+    A form that was never seen before is new code, and wins at once. The schedule's previous form is old code, or a
+    rollback: it wins when no live worker has declared the stored one for `stale_after` seconds. So a worker of the old
     release that starts while a new one is rolled out changes nothing.
     """
     stored = yield from read_locked(spec.name)
@@ -235,7 +235,7 @@ def put(
     decided_to: datetime,
     next_at: datetime | None,
 ) -> Statement[bool]:
-    """Write it, new or in place of one of the same origin."""
+    """Write it, new or replacing one of the same origin."""
     t, r = spec.timing, spec.row
     when = (t.cron, t.every, t.tz, spec.missed, spec.overlap)
     job = (r.task, r.version, r.queue, r.payload, r.partition_key, r.priority, r.max_attempts)
@@ -248,7 +248,7 @@ def prune_firings(days: int, limit: int) -> Statement[int]:
     return named("prune_firings", (days, limit), count)
 
 
-# What operators do --------------------------------------------------------------------------------------------------
+# Acts --------------------------------------------------------------------------------------------------
 
 
 def pause(name: str, by: str) -> Statement[bool]:

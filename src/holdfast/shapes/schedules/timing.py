@@ -1,9 +1,9 @@
 """When a schedule is due: the slots of a cron expression in a time zone, or of an interval.
 
-A slot is a moment in UTC, in whole seconds, that depends on the expression and the zone alone: never on who asks, when, or
-how often. So every worker computes the same slots, and a slot can be a key.
+A slot is a moment in UTC, in whole seconds, that depends on the expression and the zone alone, never on the caller or the
+time of the call. So every worker computes the same slots, and a slot can be a key.
 
-Clocks that are put forward or back:
+Daylight saving:
 
 * An expression that names every hour (`0 * * * *`, `*/15 * * * *`) follows real time: it fires whenever the local clock
   shows such a time, also in both passes through an hour that comes twice.
@@ -26,7 +26,6 @@ from cronsim import CronSim, CronSimError
 LONGEST = 366 * 86_400  # seconds of an interval
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_TICK = timedelta(microseconds=1)
 _SPANS = (
     60,
     3600,
@@ -48,7 +47,7 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Timing:
-    """`Timing("0 3 * * *", tz="Europe/Berlin")` or `Timing(every=90)`. ValueError says what is wrong with it."""
+    """`Timing("0 3 * * *", tz="Europe/Berlin")` or `Timing(every=90)`. ValueError names the invalid part."""
 
     cron: str | None = None
     every: int | None = None  # seconds
@@ -89,10 +88,6 @@ class Timing:
         except OverflowError:
             return None
 
-    def from_(self, moment: datetime) -> datetime | None:
-        """The first slot at a moment or after it."""
-        return self.after(moment - _TICK)
-
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """The slots after `start`, up to and including `end`."""
         slot = self.after(start)
@@ -123,7 +118,7 @@ class Timing:
         return f"{said} ({self.tz})"
 
     def oddity(self, slot: datetime) -> str | None:
-        """What daylight saving does to a slot; None: nothing."""
+        """How daylight saving changes a slot; None: not at all."""
         if self.every is not None:
             return None
         local = slot.astimezone(self.zone)
@@ -201,7 +196,7 @@ class Timing:
 
 def _check_zone(name: object) -> None:
     if not isinstance(name, str):
-        raise ValueError(  # noqa: TRY004 one error for whatever is wrong with it
+        raise ValueError(  # noqa: TRY004 one error for any invalid value
             f'tz must be the name of a time zone, not {name!r}. Write tz="Europe/Berlin"'
         )
     try:

@@ -30,12 +30,12 @@ from .spec import Kind, Missed, Overlap, Spec
 from .store import Stored
 from .timing import Timing
 
-ALIVE = 120.0  # seconds since a worker last declared it: one that has it is there
+ALIVE = 120.0  # seconds since a worker last declared it: more, and no live worker has it
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as it stands, as `app.schedules.list()` gives it."""
+    """A schedule as stored, as `app.schedules.list()` returns it."""
 
     name: str
     when: str  # in English
@@ -48,8 +48,8 @@ class Schedule:
     queue: str
     payload: dict[str, Any]
     origin: str  # 'code' or 'operator'
-    declared_seconds: float | None  # since a worker last said that its code has it
-    is_declared: bool  # False: it is of code that no live worker has, so that nobody fires it
+    declared_seconds: float | None  # since a worker last reported that its code has it
+    is_declared: bool  # False: it belongs to code that no live worker has, so nothing fires it
     paused_seconds: float | None  # None: it is not paused
     paused_by: str | None
     next_at: datetime | None
@@ -62,7 +62,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot to come: the moment, the local time, and what daylight saving does to it."""
+    """A future slot: the moment, the local time, and the effect of daylight saving."""
 
     at: datetime  # UTC
     local: datetime
@@ -385,5 +385,5 @@ def _next(name: str, count: int) -> Flow[list[Slot]]:
 
 
 def slots_ahead(timing: Timing, now: datetime, count: int) -> list[Slot]:
-    """The next slots of a timing, also of one that is stored nowhere."""
+    """The next slots of a timing, stored or not."""
     return [Slot(s, s.astimezone(timing.zone), timing.oddity(s)) for s in timing.first(now, count)]

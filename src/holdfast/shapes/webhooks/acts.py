@@ -1,6 +1,6 @@
-"""What people do with endpoints and deliveries, each act once: behind `hooks`, the portal and the command line.
+"""Acts on endpoints and deliveries, each once: behind `hooks`, the portal and the command line.
 
-An act is checked when it is asked for, and is one flow: it runs sync, async or in the caller's transaction, and writes its
+An act is checked when it is called, and is one flow: it runs sync, async or in the caller's transaction, and writes its
 row of the audit in the same one. An endpoint or a delivery of another tenant does not exist.
 """
 
@@ -20,7 +20,7 @@ from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks import checks
 from ...tasks.payload import shown
-from . import asked, checking, store
+from . import checking, store, store_acts
 from .model import Delivery, DeliveryStatus, Endpoint, Secret, delivery_of, endpoint_of
 from .spec import Spec
 
@@ -33,7 +33,7 @@ RESEALED = 100  # endpoints in one transaction
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
-    """A range that is delivered once more, or would be."""
+    """A range that is delivered again, or would be."""
 
     count: int  # deliveries
     after: int  # positions of the log
@@ -60,7 +60,7 @@ class Acts:
         spec, secret, made = checking.new_endpoint(self._spec, tenant, scheme, ordered, given)
 
         def flow() -> Flow[Endpoint]:
-            if most is not None and (has := (yield from asked.count_endpoints(tenant))) >= most:
+            if most is not None and (has := (yield from store_acts.count_endpoints(tenant))) >= most:
                 raise Refused(
                     "endpoints", f"the tenant has {has} endpoints, and may have {most}. Delete one first"
                 )
@@ -86,7 +86,7 @@ class Acts:
         return flow
 
     def update(self, endpoint: UUID, tenant: str, **given: Any) -> Act[Endpoint]:
-        """What is None stays as it is."""
+        """None keeps a value."""
         changes = checking.changes(self._spec, endpoint, given)
         named = sorted(name for name, value in given.items() if value is not None)
         verb = {"active": "enable", "paused": "pause", "disabled": "disable"}.get(given.get("status") or "")
@@ -131,10 +131,10 @@ class Acts:
         return flow
 
     def details(self, endpoint: UUID, tenant: str) -> Act[dict[str, Any]]:
-        """Health, secrets without their values, ranges that go on, how many deliveries wait."""
+        """Health, secrets without their values, ranges in progress, how many deliveries wait."""
 
         def flow() -> Flow[dict[str, Any]]:
-            found = yield from asked.details(tenant, endpoint)
+            found = yield from store_acts.details(tenant, endpoint)
             if found is None:
                 raise unknown(endpoint)
             return found
@@ -161,7 +161,7 @@ class Acts:
         most = checks.integer(limit, "limit", 1, MOST_LISTED, ConfigurationError)
 
         def flow() -> Flow[list[Delivery]]:
-            found = yield from asked.deliveries(tenant, endpoint, status, before, most, tried=tried)
+            found = yield from store_acts.deliveries(tenant, endpoint, status, before, most, tried=tried)
             return [delivery_of(one) for one in found]
 
         return flow
@@ -176,7 +176,7 @@ class Acts:
 
     def ping(self, endpoint: UUID, tenant: str) -> Act[Delivery]:
         def flow() -> Flow[Delivery]:
-            found = yield from asked.ping(tenant, endpoint)
+            found = yield from store_acts.ping(tenant, endpoint)
             if found["outcome"] == "no_queue":
                 raise _no_queue(found["queue"])
             if found["outcome"] == "unknown":
@@ -192,7 +192,7 @@ class Acts:
         attempts, ordered = self._spec.attempts, len(self._spec.ordered_schedule) + 1
 
         def flow() -> Flow[Delivery]:
-            found = yield from asked.redeliver(tenant, delivery, attempts, ordered)
+            found = yield from store_acts.redeliver(tenant, delivery, attempts, ordered)
             if found["outcome"] != "made":
                 raise _not_redelivered(delivery, found)
             made = UUID(found["delivery"])
@@ -214,7 +214,7 @@ class Acts:
         dry_run: bool,
         most: int | None = None,
     ) -> Act[Ranged]:
-        """`most`: how many ranges of the tenant may go on at once."""
+        """`most`: how many ranges of the tenant may be in progress at once."""
         checking.check_range(since, until, only, rate)
         header = self._spec.tenant if isinstance(self._spec.tenant, str) else None
         if header is None and only != "failed":
@@ -224,10 +224,12 @@ class Acts:
                 'Use only="failed", or hooks.replay(since, until): it asks the function, and sends each endpoint what it '
                 "wants and was not sent",
             )
-        place = asked.Range(endpoint, only, header, since, until, None if rate is None else rate.per_second)
+        place = store_acts.Range(
+            endpoint, only, header, since, until, None if rate is None else rate.per_second
+        )
 
         def flow() -> Flow[Ranged]:
-            found = yield from asked.begin_range(tenant, place, most, dry_run=dry_run)
+            found = yield from store_acts.begin_range(tenant, place, most, dry_run=dry_run)
             if found["outcome"] not in ("begun", "counted"):
                 raise _no_range(endpoint, found)
             made = Ranged(found["count"], found["after"], found["until"], found["outcome"] == "begun")
@@ -241,7 +243,7 @@ class Acts:
     # Keys ------------------------------------------------------------------------------------------------------------
 
     def reseal(self) -> Act[int]:
-        """One transaction of it: how many secrets and headers were sealed anew; 0: all of them are by the first key."""
+        """One transaction of it: how many secrets and headers were sealed again; 0: all of them are by the first key."""
         ring = key_ring()
         key = ring.sealing
         if key is None:
@@ -251,9 +253,9 @@ class Acts:
             )
 
         def flow() -> Flow[int]:
-            found = yield from asked.unsealed(key, RESEALED)
+            found = yield from store_acts.unsealed(key, RESEALED)
             for one in found:
-                yield from asked.resealed(one, checking.sealed_anew(ring, one))
+                yield from store_acts.resealed(one, checking.sealed_anew(ring, one))
             if found:
                 yield from self._noted("reseal", {"key": key}, len(found))
             return len(found)
@@ -262,7 +264,7 @@ class Acts:
 
 
 def _delivery(tenant: str, delivery: UUID) -> Flow[Delivery]:
-    found = yield from asked.delivery(tenant, delivery)
+    found = yield from store_acts.delivery(tenant, delivery)
     if found is None:
         raise unknown_delivery(delivery)
     return delivery_of(found)

@@ -1,4 +1,4 @@
-"""What is given for an endpoint, checked, and as it is stored: secrets and headers sealed."""
+"""Arguments for an endpoint, checked, and as they are stored: secrets and headers sealed."""
 
 import base64
 import json
@@ -18,16 +18,16 @@ from ...model.signing import new_secret, public_key
 from ...model.text import storable
 from ...tasks import checks
 from ...tasks.payload import shown
-from .asked import Unsealed
 from .model import EndpointStatus, Secret
 from .spec import Spec
+from .store_acts import Unsealed
 
 CONCURRENCY = 10
 MOST_HEADERS = 20
 LONGEST_HEADER = 4096
 SLOWEST, QUICKEST = 1 / (30 * 86400.0), 1_000_000.0  # requests in a second
 LONGEST_OVERLAP = 30 * 86400.0
-NONE = "none"  # takes a rate away
+NONE = "none"  # removes a rate
 Scheme = Literal["v1", "v1a"]
 _OWN = ("host", "connection", "transfer-encoding", "user-agent")
 
@@ -62,7 +62,7 @@ def new_endpoint(
 
 
 def changes(spec: Spec, endpoint: UUID, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, checked; what is None stays as it is."""
+    """The given arguments, checked; None keeps a value."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         if value is not None:
@@ -125,7 +125,7 @@ def check_range(since: object, until: object, only: object, rate: object) -> Non
 
 
 def checked_rate(rate: object) -> Rate:
-    """One that every sum of the database can be done with."""
+    """A number that every sum of the database can hold."""
     if not isinstance(rate, Rate):
         raise ConfigurationError(f"rate must be a Rate, such as Rate(5, per=1), not {shown(rate)}")
     try:

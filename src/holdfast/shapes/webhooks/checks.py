@@ -1,4 +1,4 @@
-"""What is wrong with the endpoints of webhooks, and with their secrets."""
+"""Problems of webhook endpoints, and of their secrets."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,9 +8,9 @@ from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span
 from ...store.queues import queue_rules
 from .checking import CONCURRENCY
-from .store import MOST_TROUBLED, QUEUE, Sick, sealing_keys, troubled_endpoints
+from .store import MOST_TROUBLED, QUEUE, FailingEndpoint, sealing_keys, troubled_endpoints
 
-FAILING_FOR = 3600.0  # seconds of nothing but failures, from where on it is worth a word
+FAILING_FOR = 3600.0  # seconds of nothing but failures, above which it is reported
 _SHOWN = 20  # commands that are printed
 BY_HAND = "by hand"
 
@@ -58,7 +58,7 @@ def check_secrets(p: Patient) -> Iterator[Finding]:
     ring = key_ring()
     reseal = advise("webhook", verb="reseal", endpoint=None)
     if bare := keys.get(None, 0):
-        what = f"{several(bare, 'secret')} of endpoints stored bare: whoever reads a dump can sign as you"
+        what = f"{several(bare, 'secret')} of endpoints stored bare: anybody who reads a dump can sign as you"
         if ring.sealing is None:
             yield Finding(
                 "bare_secrets", "info", f"{what}. {VARIABLE} is not set here", [advise("secret_keys"), reseal]
@@ -72,16 +72,16 @@ def check_secrets(p: Patient) -> Iterator[Finding]:
         yield Finding("unreadable_secrets", "error", what, [advise("old_secret_keys")], listed(details))
 
 
-def _many(found: Sequence[Sick]) -> str:
+def _many(found: Sequence[FailingEndpoint]) -> str:
     more = "at least " if len(found) >= MOST_TROUBLED else ""
     return f"{more}{several(len(found), 'endpoint')}"
 
 
-def _who(e: Sick) -> str:
+def _who(e: FailingEndpoint) -> str:
     return f"{e.id} of {cut(e.tenant)}"
 
 
-def _each(verb: str, found: Sequence[Sick]) -> list[Advice]:
+def _each(verb: str, found: Sequence[FailingEndpoint]) -> list[Advice]:
     return [advise("webhook", verb=verb, endpoint=str(e.id)) for e in found[:_SHOWN]]
 
 

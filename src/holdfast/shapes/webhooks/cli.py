@@ -16,7 +16,7 @@ from holdfast.cli.filters import AfterOption, LimitOption
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
-from holdfast.shapes.webhooks import asked, cli_deliveries
+from holdfast.shapes.webhooks import cli_deliveries, store_acts
 from holdfast.shapes.webhooks.checking import NONE
 from holdfast.shapes.webhooks.cli_deliveries import EndpointArgument, Hooks, RateOption, rate_of, say
 from holdfast.shapes.webhooks.model import Endpoint, Secret, endpoint_of
@@ -53,7 +53,7 @@ def list_command(
     if tenant is not None:
         found = hooks.run(hooks.acts.listed(tenant, after, limit))
     else:
-        found = [endpoint_of(one) for one in hooks.run(lambda: asked.list_all(after, limit))]
+        found = [endpoint_of(one) for one in hooks.run(lambda: store_acts.list_all(after, limit))]
     return Shown(found, _print_list, {"endpoints": [_plain(one) for one in found]})
 
 
@@ -239,7 +239,7 @@ def disable_command(endpoint: EndpointArgument, how: How, operator: Operator) ->
 @app.command("delete")
 @command
 def delete_command(endpoint: EndpointArgument, how: How, operator: Operator) -> Shown[UUID]:
-    """Remove an endpoint and its secrets. What is pending is cancelled; what was delivered stays to be looked at."""
+    """Remove an endpoint and its secrets. What is pending is cancelled; past deliveries can still be inspected."""
     hooks = Hooks(operator)
     tenant = hooks.tenant(endpoint)
     if how.dry_run:

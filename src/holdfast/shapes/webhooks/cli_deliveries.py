@@ -18,7 +18,7 @@ from holdfast.cli.filters import AfterOption, LimitOption
 from holdfast.model.queue import Rate
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
-from holdfast.shapes.webhooks import asked
+from holdfast.shapes.webhooks import store_acts
 from holdfast.shapes.webhooks.acts import Acts, Ranged, unknown, unknown_delivery
 from holdfast.shapes.webhooks.model import Attempt, Delivery
 from holdfast.shapes.webhooks.spec import Spec
@@ -30,7 +30,7 @@ RateOption = Annotated[str | None, typer.Option("--rate", metavar="RATE", help="
 
 
 class Hooks:
-    """The acts of the operator at this command line, on an endpoint of whichever tenant."""
+    """The acts of the operator at this command line, on an endpoint of any tenant."""
 
     def __init__(self, operator: Operator, where: Where | None = None) -> None:
         self._operator = operator
@@ -40,20 +40,20 @@ class Hooks:
         return self._operator.database.run(act)
 
     def tenant(self, endpoint: UUID) -> str:
-        found: str | None = self.run(lambda: asked.tenant_of(endpoint))
+        found: str | None = self.run(lambda: store_acts.tenant_of(endpoint))
         if found is None:
             raise unknown(endpoint, "there is")
         return found
 
     def tenant_of_delivery(self, delivery: UUID) -> str:
-        found: str | None = self.run(lambda: asked.tenant_of_delivery(delivery))
+        found: str | None = self.run(lambda: store_acts.tenant_of_delivery(delivery))
         if found is None:
             raise unknown_delivery(delivery, "there is")
         return found
 
 
 def _spec(where: Where | None) -> Spec:
-    """As the app declares them, where one is named; else the defaults."""
+    """As the app declares them, if one is named; otherwise the defaults."""
     known = where is not None and (where.app or named_app())
     declared = load_app(where.app).tasks.declared("webhooks") if where and known else {}
     for spec, _ in declared.values():

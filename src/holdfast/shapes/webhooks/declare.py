@@ -1,4 +1,4 @@
-"""What users declare: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`."""
+"""Declarations of users: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`."""
 
 import contextlib
 import sys
@@ -39,12 +39,12 @@ WebhooksT = TypeVar("WebhooksT")
 KIND = "webhooks"
 NAME = "webhooks"
 TASK = "holdfast.webhook"
-_SPARE = 15.0  # seconds of a job beside its request, and beside that of another whose slot it waits for
+_SPARE = 15.0  # seconds of a job besides its request, and besides that of another whose slot it waits for
 _MOST_KEPT = 30 * DAY
 
 
-class Hooking(TaskRegistry, Generic[WebhooksT]):
-    """The part of a registry that declares webhooks; whoever puts it together says what they are."""
+class WebhookDeclarations(TaskRegistry, Generic[WebhooksT]):
+    """The part of a registry that declares webhooks; the assembling class supplies their type."""
 
     if TYPE_CHECKING:
         _webhooks: Callable[[Spec, Followed, Callable[[], Database]], WebhooksT]
@@ -120,7 +120,7 @@ class Hooking(TaskRegistry, Generic[WebhooksT]):
 def services(database: Database, tasks: TaskSet) -> list[Service]:
     found: list[Service] = []
     for spec, deliverer in tasks.declared(KIND).values():
-        with contextlib.suppress(MissingExtra):  # then each delivery says what to install
+        with contextlib.suppress(MissingExtra):  # then each delivery names the missing extra
             load()  # now, and not while jobs run
         found += [Upkeep(database, spec, deliverer), Ranges(database, spec)]
     return found

@@ -1,4 +1,4 @@
-"""The handler of a delivery's job. Everything is checked anew on each attempt: endpoint, secrets, URL, address."""
+"""The handler of a delivery's job. Everything is checked again on each attempt: endpoint, secrets, URL, address."""
 
 import asyncio
 import logging
@@ -23,15 +23,15 @@ from .spec import MOST_BODY, Spec
 from .store import Ready, Stored
 from .verdict import Verdict, judge
 
-BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has as many requests as it may
+BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has no free request
 SOON = 1.0
-STALE = 0.5  # seconds after which what was read of an endpoint is read again before a request
+STALE = 0.5  # seconds after which an endpoint is read again before a request
 TABLE = "webhook_attempts"
 ENDED = ("failed", "cancelled")
 
 
 class Line:
-    """What one event loop delivers with."""
+    """The shared parts of deliveries in one event loop."""
 
     def __init__(self, spec: Spec, database: Callable[[], Database]) -> None:
         self.client = Client(spec.egress)
@@ -85,7 +85,7 @@ class Deliverer:
             raise Snooze(1.0) from None
         except (
             asyncio.CancelledError
-        ):  # its time is over, or the worker's: where its job ends, so does the delivery
+        ):  # its time is over, or the worker's: if its job ends there, so does the delivery
             self._note(job, endpoint, {"kind": "waits", "delay": SOON})
             raise
         if ready is None:
@@ -100,8 +100,8 @@ class Deliverer:
     async def _ready(
         self, loader: Loader, delivery: UUID, endpoint: UUID, event: UUID, *, again: bool = False
     ) -> Ready | None:
-        """What the attempt needs. A place that is let go in this process is taken at once; of one that another worker lets
-        go nobody tells us."""
+        """The delivery's data. A place that is released in this process is taken at once; of one that another worker
+        releases nobody is notified."""
         until = time.monotonic() + BUSY
         while True:
             ready = await loader.begin(delivery, event, again=again)
@@ -110,11 +110,11 @@ class Deliverer:
                 return ready
 
     async def _reopened(self, delivery: UUID) -> bool:
-        """An operator has put back the job of a delivery that had ended: it goes on."""
+        """An operator has put back the job of a delivery that had ended: it continues."""
         return await self._database().arun(lambda: store.reopen(delivery))
 
     def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
-        """Whether there is to be an attempt; what is raised here says why not."""
+        """Decides whether there is an attempt; its exception says why not."""
         if ready.status != "pending":
             raise Cancel(f"its delivery is {ready.status}")
         if ready.endpoint_status is None:
@@ -132,9 +132,9 @@ class Deliverer:
             self._drop(job, endpoint, "cancelled", "the data of the event was erased")
 
     def _check_turn(self, job: Job, endpoint: UUID, ready: Ready) -> None:
-        """Whether it is to be now."""
+        """Decides whether the attempt is due now."""
         if ready.open_for > 0:
-            # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
+            # Its key is held already, for a trial; in an ordered endpoint each key finds that out by itself.
             held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
             self._wait(job, endpoint, ready.open_for, held)
         if ready.busy:
@@ -154,7 +154,7 @@ class Deliverer:
             ring = key_ring()
             secrets = request.secrets_of(ready, endpoint, ring)
             own = request.own_headers(ready, endpoint, ring)
-        except SecretUnreadable as error:  # of our own making: the endpoint does not pay for it
+        except SecretUnreadable as error:  # an error of Holdfast: the endpoint is not blamed
             telemetry.emit(
                 "webhook.unreadable", level=logging.ERROR, endpoint=str(endpoint), error=str(error)
             )
@@ -189,11 +189,11 @@ class Deliverer:
         if self._spec.payload == "cloudevents":
             return self._cloudevent(event).encode(), request.CLOUDEVENTS
         assert callable(self._spec.payload)
-        return request.made_body(self._spec.payload(self._event(event, era)), event), request.JSON
+        return request.made_body(self._spec.payload(self._event(event, era))), request.JSON
 
     def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {
-            "kind": verdict.kind if verdict.blames else "unknown",  # of the endpoint nothing is known by it
+            "kind": verdict.kind if verdict.blames else "unknown",  # it says nothing about the endpoint
             "why": verdict.why,
             "error": verdict.error,
             "detail": verdict.detail,
@@ -215,8 +215,8 @@ class Deliverer:
         raise Retry(verdict.why, after=delay)
 
     def _wait(self, job: Job, endpoint: UUID, seconds: float, held: str | None) -> NoReturn:
-        """Back it goes, and no attempt is spent. Its key is held, so that nothing of it comes in vain; when that is lifted,
-        it comes soon, however long the hold was meant to last."""
+        """The job goes back, and no attempt is spent. Its key is held, so that no other job of it is tried; after the hold
+        it runs soon, however long the hold was meant to last."""
         delay = seconds if seconds >= 0 else SOON
         hold = {"hold": seconds, "held": held} if held is not None else {}
         self._note(job, endpoint, {"kind": "waits", "delay": delay, **hold})
@@ -242,7 +242,7 @@ def _may_be_sent(ready: Ready) -> bool:
 
 
 def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:
-    """What is kept of what came back."""
+    """The recorded part of a reply."""
     found: dict[str, Any] = {"address": result.address, "ms": round(result.took * 1000)}
     if isinstance(result, Reply):
         found |= {"status": result.status, "response": request.response_head(result)}

@@ -17,7 +17,7 @@ from .store import Pair
 
 PAGE = 1000
 PAGE_BYTES = 8 * 1024 * 1024
-MOST_PAIRS = 5000  # of one transaction, but for one event with more endpoints
+MOST_PAIRS = 5000  # deliveries of one transaction, except for one event with more endpoints
 
 
 class FanOut:
@@ -35,7 +35,7 @@ class FanOut:
         while (page := await cursor.read(cursor.position, cursor.seq, PAGE, PAGE_BYTES)) is not None:
             await self._registry.refresh(
                 self._database()
-            )  # after the page was read: it knows all that the events may
+            )  # after the page was read: it includes the endpoints of all its events
             await self._take(page)
 
     async def _take(self, page: LogPage) -> None:
@@ -72,7 +72,7 @@ class FanOut:
         return [Pair(endpoint, row, metadata) for endpoint in self._registry.wanting(tenant, row.type)]
 
     def _tenant(self, row: LogRow, headers: dict[str, str]) -> str | None:
-        """Whose event it is; None: nobody's."""
+        """The event's tenant; None: it has none."""
         if isinstance(self._spec.tenant, str):
             return headers.get(self._spec.tenant)
         found: Any = self._spec.tenant(self._cursor.event(row))

@@ -1,4 +1,4 @@
-"""What attempts need to know, read in batches: those that begin while one read is under way share the next one."""
+"""Data for attempts, read in batches: attempts that begin during one read share the next one."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -17,7 +17,7 @@ EVENTS_BYTES = 8 * 1024 * 1024
 
 class Asked(NamedTuple):
     knows: bool  # its event is here
-    again: bool  # it was begun before, and not sent
+    again: bool  # it was started before, and not sent
     future: "asyncio.Future[Ready | None]"
 
 
@@ -86,7 +86,7 @@ class Loader:
 
     async def _run(self) -> None:
         try:
-            await asyncio.sleep(0)  # those that begin in this turn of the loop come along
+            await asyncio.sleep(0)  # those that begin in this turn of the loop are included
             while self._waiting:
                 batch = dict(list(self._waiting.items())[:MOST])
                 for delivery in batch:
@@ -109,7 +109,7 @@ class Loader:
             for _, _, future in batch.values():
                 future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 whoever waits gets it
+        except Exception as error:  # noqa: BLE001 every waiting caller gets it
             for _, _, future in batch.values():
                 if not future.done():
                     future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What Prometheus reads of webhooks."""
+"""Prometheus metrics of webhooks."""
 
 from collections.abc import Iterator
 

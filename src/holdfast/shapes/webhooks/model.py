@@ -1,4 +1,4 @@
-"""What users see of endpoints and deliveries: values."""
+"""Endpoints and deliveries as users see them: values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request, and what came back."""
+    """One request, and its reply."""
 
     n: int
     at: datetime  # when it ended

@@ -1,4 +1,4 @@
-"""Webhooks on the dashboard: which endpoint fails, and what was sent to it."""
+"""Webhooks on the dashboard: which endpoint fails, and the requests to it."""
 
 from typing import Any
 from uuid import UUID
@@ -9,8 +9,8 @@ from ...operate.procedure import Procedure, actor, run
 from ...operate.wording import several
 from ...pages import (
     Act,
+    ActResult,
     Alert,
-    Asked,
     Code,
     Facts,
     Field,
@@ -19,17 +19,17 @@ from ...pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Pages,
     Preview,
     Problem,
     Row,
-    Said,
     State,
     Table,
     Tone,
     View,
 )
-from . import asked as statements
+from . import store_acts as statements
 from .acts import Acts, unknown
 from .model import Delivery, Endpoint, endpoint_of
 from .model import Secret as NewSecret
@@ -59,7 +59,7 @@ def _state(word: str, note: str | None = None) -> State:
     return State(word, _TONES.get(word, "due"), Problem(note) if note else "")
 
 
-def _list(asked: Asked) -> Procedure[View]:
+def _list(asked: PageRequest) -> Procedure[View]:
     after = asked.query.get("after") or None
     found = yield from run(lambda: statements.list_all(None if after is None else _id(after), LINES))
     endpoints = [endpoint_of(one) for one in found]
@@ -98,7 +98,7 @@ def _offers(e: Endpoint) -> list[Offer]:
     return [turn, *(Offer(f"webhook {verb}", given) for verb in ("ping", "rotate", "disable"))]
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     endpoint = _id(asked.path["endpoint"])
     tenant = yield from _tenant(endpoint)
     acts = Acts(Spec(), "web")
@@ -145,7 +145,7 @@ def _one(asked: Asked) -> Procedure[View]:
     return View(blocks, data, words, found.url, crumbs, (facts,), _offers(found), following)
 
 
-def _delivery(asked: Asked) -> Procedure[View]:
+def _delivery(asked: PageRequest) -> Procedure[View]:
     wanted = _id(asked.path["delivery"])
     tenant: str | None = yield from run(lambda: statements.tenant_of_delivery(wanted))
     if tenant is None:
@@ -196,12 +196,12 @@ def _in_use() -> Procedure[bool]:
 
 
 def _become(status: str, said: str) -> Any:
-    def act(given: Given) -> Procedure[Said]:
+    def act(given: Given) -> Procedure[ActResult]:
         endpoint = _id(given["endpoint"])
         tenant = yield from _tenant(endpoint)
         who = yield from actor()
         yield from run(Acts(Spec(), who).update(endpoint, tenant, status=status))
-        return Said(f"Endpoint {endpoint} is {said}.", None, f"webhooks/{endpoint}")
+        return ActResult(f"Endpoint {endpoint} is {said}.", None, f"webhooks/{endpoint}")
 
     return act
 
@@ -215,22 +215,22 @@ def _preview_disable(given: Given) -> Procedure[Preview]:
     )
 
 
-def _ping(given: Given) -> Procedure[Said]:
+def _ping(given: Given) -> Procedure[ActResult]:
     endpoint = _id(given["endpoint"])
     tenant = yield from _tenant(endpoint)
     who = yield from actor()
     made: Delivery = yield from run(Acts(Spec(), who).ping(endpoint, tenant))
-    return Said(f"Ping {made.id} is on its way.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
+    return ActResult(f"Ping {made.id} is on its way.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
 
 
-def _redeliver(given: Given) -> Procedure[Said]:
+def _redeliver(given: Given) -> Procedure[ActResult]:
     wanted = _id(given["delivery"])
     tenant: str | None = yield from run(lambda: statements.tenant_of_delivery(wanted))
     if tenant is None:
         raise ConfigurationError(f"there is no delivery {wanted}, or it is no longer kept")
     who = yield from actor()
     made: Delivery = yield from run(Acts(Spec(), who).redeliver(wanted, tenant))
-    return Said(f"Delivery {made.id} is pending.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
+    return ActResult(f"Delivery {made.id} is pending.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
 
 
 def _preview_rotate(given: Given) -> Procedure[Preview]:
@@ -241,13 +241,13 @@ def _preview_rotate(given: Given) -> Procedure[Preview]:
     )
 
 
-def _rotate(given: Given) -> Procedure[Said]:
+def _rotate(given: Given) -> Procedure[ActResult]:
     endpoint = _id(given["endpoint"])
     tenant = yield from _tenant(endpoint)
     who = yield from actor()
     made: NewSecret = yield from run(Acts(Spec(), who).rotate(endpoint, tenant, _overlap(given)))
     said = f"Endpoint {endpoint} has a new secret."
-    return Said(said, {"endpoint": endpoint, "id": made.id}, f"webhooks/{endpoint}", str(made.value))
+    return ActResult(said, {"endpoint": endpoint, "id": made.id}, f"webhooks/{endpoint}", str(made.value))
 
 
 def _overlap(given: Given) -> float:
@@ -258,12 +258,12 @@ def _overlap(given: Given) -> float:
     return found
 
 
-def _delete(given: Given) -> Procedure[Said]:
+def _delete(given: Given) -> Procedure[ActResult]:
     endpoint = _id(given["endpoint"])
     tenant = yield from _tenant(endpoint)
     who = yield from actor()
     yield from run(Acts(Spec(), who).delete(endpoint, tenant))
-    return Said(f"Endpoint {endpoint} is deleted.", None, "webhooks")
+    return ActResult(f"Endpoint {endpoint} is deleted.", None, "webhooks")
 
 
 def _preview_delete(given: Given) -> Procedure[Preview]:

@@ -1,7 +1,7 @@
 """`hooks.portal(authorize)`: a JSON API that a product puts in front of its own tenants. Plain ASGI, for any path.
 
-`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are seen. A request that changes
-something is one transaction: its idempotency key, the act, its row of the audit, and the reply that the same key gets again.
+`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are visible. A request that changes
+something is one transaction: its idempotency key, the act, its row of the audit, and the reply for repeats of the key.
 """
 
 import base64
@@ -32,7 +32,7 @@ from ...model.strict_json import is_json, media_type, parse_json
 from ...model.text import storable
 from ...operate.refusal import Refused
 from ...store.statement import Flow
-from . import asked
+from . import store_acts
 from .acts import Acts
 from .portal_calls import CALLS, Call, Given, NotFound, PortalLimits
 from .spec import Spec
@@ -90,7 +90,7 @@ class Portal:
         try:
             tenant = await self._authorize(scope)
             if tenant is None:
-                return fault(401, "unauthorized", "who asks is not known")
+                return fault(401, "unauthorized", "not authenticated")
             if not isinstance(tenant, str) or not 1 <= len(tenant.encode()) <= 200:
                 raise TypeError("authorize() must return the tenant as text of 1 to 200 bytes, or None")
             return await self._for(tenant, scope, receive)
@@ -103,7 +103,7 @@ class Portal:
                 "webhook.portal_away", level=logging.WARNING, error=f"{type(error).__name__}: {error}"
             )
             return fault(503, "unavailable", "not now: try again later", **{"retry-after": RETRY_AFTER})
-        except Exception as error:  # noqa: BLE001 a fault of ours, or of authorize(): who asks is not told more
+        except Exception as error:  # noqa: BLE001 a defect of Holdfast, or of authorize(): the caller learns no details
             telemetry.emit("webhook.portal_failed", level=logging.ERROR, error=type(error).__name__)
             telemetry.log.error("the portal failed", exc_info=error)
             return fault(500, "internal", "this is our fault, and was noted")
@@ -120,7 +120,7 @@ class Portal:
         headers = asgi.headers_of(scope)
         call, match = asked_for[0]
         try:
-            body = await self._body(call, headers, receive)
+            body = await self._body(headers, receive)
             given = Given(tenant, match.groupdict(), scope.get("query_string", b""), body)
             if call.changes:
                 return await self._change(call, given, headers, _digest(call, match, body))
@@ -136,7 +136,7 @@ class Portal:
         except ConfigurationError as error:
             return fault(400, "invalid", str(error))
 
-    async def _body(self, call: Call, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
+    async def _body(self, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
         larger = f"the body is larger than {MOST_BYTES:,} bytes"
         body = await asgi.read_body(headers, receive, MOST_BYTES, larger)
         if body and not is_json(media_type((headers.get("content-type") or [""])[0])):
@@ -162,7 +162,7 @@ class Portal:
         key = keys[0] if keys and call.method == "POST" else None
         if (
             wait := await self._database().arun(
-                lambda: asked.take_write(given.tenant, self._limits.writes, key)
+                lambda: store_acts.take_write(given.tenant, self._limits.writes, key)
             )
         ) > 0:
             seconds = str(int(wait) + 1)
@@ -173,14 +173,14 @@ class Portal:
         def flow() -> Flow[bytes]:
             if (
                 key is not None
-                and (known := (yield from asked.request(given.tenant, key, digest))) is not None
+                and (known := (yield from store_acts.request(given.tenant, key, digest))) is not None
             ):
                 raise _Known(known)
             value = yield from act()
             body = b"" if call.status == 204 else _json(call.show(value, given))
             if key is not None:
                 sealed = key_ring().seal(body.decode(), _place(given.tenant, key))
-                yield from asked.replied(given.tenant, key, digest, call.status, sealed)
+                yield from store_acts.replied(given.tenant, key, digest, call.status, sealed)
             return body
 
         try:

@@ -1,4 +1,4 @@
-"""The calls of the portal: path, method, what is read of the request, the act, and what is shown of its result."""
+"""The calls of the portal: path, method, the parts of the request it reads, the act, and the shown fields of its result."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from ...errors import InvalidMessage
 from ...model.queue import Rate
 from ...model.strict_json import parse_json
 from ...tasks.payload import shown
-from . import asked
+from . import store_acts
 from .acts import Act, Acts
 from .checking import NONE, checked_rate
 from .model import Attempt, Delivery, Endpoint, Secret
@@ -22,7 +22,7 @@ MOST = 100
 _ID = "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"
 _CREATE = {"url", "events", "ordered", "scheme", "rate", "concurrency", "headers", "description"}
 _UPDATE = {"url", "events", "status", "rate", "concurrency", "headers", "description"}
-_EMPTY: Mapping[str, Any] = {"rate": NONE, "headers": {}, "description": ""}  # what null makes of them
+_EMPTY: Mapping[str, Any] = {"rate": NONE, "headers": {}, "description": ""}  # fields that null resets
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class PortalLimits:
 
 
 class NotFound(Exception):
-    """There is no such thing, or it is another tenant's: nobody can tell which."""
+    """It does not exist, or belongs to another tenant: the caller cannot tell which."""
 
 
 class Given:
-    """What a request says."""
+    """The parts of a request."""
 
     def __init__(self, tenant: str, path: Mapping[str, str | None], query: bytes, body: bytes) -> None:
         self.tenant = tenant
@@ -175,7 +175,7 @@ def _delivery(found: Delivery) -> dict[str, Any]:
 
 
 def _attempt(found: Attempt) -> dict[str, Any]:
-    """Without the address that was dialled and the detail of an error: they say what our network is like."""
+    """Without the dialled address and the detail of an error: they describe our network."""
     return {
         "n": found.n,
         "at": found.at,
@@ -203,7 +203,7 @@ def _rate(value: object) -> Rate | None:
 
 
 def _at_once(value: object, limits: PortalLimits) -> object:
-    """Each request under way takes a place of a worker, which other tenants need too."""
+    """Each request in progress takes a slot of a worker, which other tenants need too."""
     if isinstance(value, int) and value > limits.concurrency:
         raise InvalidMessage(f"concurrency must be 1 to {limits.concurrency}, not {shown(value)}")
     return value
@@ -292,14 +292,14 @@ def _listed(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
 
 
 def _delivered(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
-    """Of an endpoint: one that is deleted has deliveries still."""
+    """An endpoint that is deleted still has deliveries."""
     found, after, limit = given.page("status")
     return acts.deliveries(given.tenant, given.id, found.get("status"), after, limit + 1)
 
 
 def _types(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     given.query(set())
-    return asked.event_types
+    return store_acts.event_types
 
 
 def _one(act: Callable[[Acts, Given], Act[Any]]) -> Callable[[Acts, Given, PortalLimits], Act[Any]]:

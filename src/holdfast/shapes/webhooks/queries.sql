@@ -54,12 +54,12 @@ SELECT ARRAY[holdfast.webhook_delete($1::text, $2::text::uuid)::text];
 
 -- name: webhook_rotate
 -- anywhere
--- A new secret; returns what came of it. $1 tenant, $2 id, $3 the secret, $4 seconds that the others go on
+-- A new secret; returns the result. $1 tenant, $2 id, $3 the secret, $4 seconds for which the others stay valid
 SELECT ARRAY[holdfast.webhook_rotate($1::text, $2::text::uuid, $3::text::jsonb, $4::float8)];
 
 -- name: set_webhooks
--- What the code declares. $1 days that attempts and ended deliveries are kept, $2 seconds of failures after which an endpoint is disabled,
--- $3 the header of an event that says whose it is
+-- The declaration of the code. $1 days that attempts and ended deliveries are kept, $2 seconds of failures after which an endpoint is disabled,
+-- $3 the header of an event that names its tenant
 UPDATE holdfast.webhook_settings s SET retention_days = $1::int, disable_after = $2::float8, tenant_header = $3::text
 WHERE (s.retention_days, s.disable_after, s.tenant_header) IS DISTINCT FROM ($1::int, $2::float8, $3::text) RETURNING 1;
 
@@ -118,7 +118,7 @@ SELECT (SELECT extract(epoch FROM min(r.next_at) - holdfast.now())::float8 FROM 
 SELECT holdfast.webhook_count($1::text);
 
 -- name: webhook_request
--- What was replied to a key, or that it was used otherwise, as JSON, or NULL. $1 tenant, $2 key, $3 digest, $4 how long it is kept
+-- The reply to a key, or that it was used for another request, as JSON, or NULL. $1 tenant, $2 key, $3 digest, $4 how long it is kept
 SELECT holdfast.webhook_request($1::text, $2::text, $3::bytea, $4::interval)::text;
 
 -- name: webhook_replied
@@ -138,11 +138,11 @@ SELECT t.found::text FROM holdfast.webhook_event_types() AS t(found);
 SELECT holdfast.prune_webhook_requests($1::interval, $2::int);
 
 -- name: webhook_unsealed
--- What is not sealed by this key, of some endpoints, which are locked. $1 key, $2 most endpoints
+-- Secrets and headers that are not sealed by this key, of some endpoints, which are locked. $1 key, $2 most endpoints
 SELECT u.endpoint, u.secret, u.sealed_by, u.sealed FROM holdfast.webhook_unsealed($1::text, $2::int) u;
 
 -- name: webhook_sealed
--- Keep what was sealed anew. $1 endpoint, $2 secret (NULL: its headers), $3 key, $4 sealed
+-- Store a newly sealed value. $1 endpoint, $2 secret (NULL: its headers), $3 key, $4 sealed
 SELECT holdfast.webhook_sealed($1::uuid, $2::uuid, $3::text, $4::bytea);
 
 -- name: webhook_health

@@ -1,15 +1,15 @@
-"""Ranges of the log that are delivered once more: any worker takes the next piece of one, at its pace."""
+"""Ranges of the log that are delivered again: any worker takes the next piece of one, at its pace."""
 
 import logging
 
 from ... import telemetry
 from ...db.database import Database
 from ...runtime.service import Service
-from . import asked
+from . import store_acts
 from .spec import Spec
 
 PIECE = 500  # deliveries of one transaction
-IDLE = 2.0  # seconds between two looks when there is no range
+IDLE = 2.0  # seconds between two searches when there is no range
 
 
 class Ranges(Service):
@@ -21,10 +21,10 @@ class Ranges(Service):
         self._attempts = (spec.attempts, len(spec.ordered_schedule) + 1)
 
     async def tick(self) -> float:
-        wait = await self._database.arun(asked.next_range)
+        wait = await self._database.arun(store_acts.next_range)
         if wait is None or wait > 0:
             return IDLE if wait is None else min(wait, IDLE)
-        stepped = await self._database.arun(lambda: asked.step_range(*self._attempts, PIECE))
+        stepped = await self._database.arun(lambda: store_acts.step_range(*self._attempts, PIECE))
         if stepped is None:  # another worker has it
             return 0.1
         if stepped.gone:

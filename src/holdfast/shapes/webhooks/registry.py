@@ -1,4 +1,4 @@
-"""Which endpoints want an event: all that are active, in memory. Before each page what changed since is read."""
+"""The endpoints that want an event: all active ones, in memory. Before each page the changes since are read."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -8,9 +8,9 @@ from . import store
 from .store import Wanted
 
 
-class Wants:
-    """The filter of one endpoint: types, where * stands for anything. Tenants write it, so it never goes back in a text, as
-    a regular expression of many stars would: each part is looked for once, behind the part before it."""
+class EventFilter:
+    """The filter of one endpoint: types, where * stands for anything. Tenants write it, so it never backtracks in a text, as
+    a regular expression of many stars would: each part is searched once, behind the part before it."""
 
     __slots__ = ("_known", "_patterns")
 
@@ -44,7 +44,7 @@ def _fits(text: str, parts: list[str]) -> bool:
 class Registry:
     def __init__(self) -> None:
         self._snapshot: str | None = None
-        self._tenants: dict[str, dict[UUID, Wants]] = {}
+        self._tenants: dict[str, dict[UUID, EventFilter]] = {}
         self._tenant_of: dict[UUID, str] = {}
 
     async def refresh(self, database: Database) -> None:
@@ -57,7 +57,7 @@ class Registry:
                 self._add(endpoint)
 
     def _add(self, endpoint: Wanted) -> None:
-        self._tenants.setdefault(endpoint.tenant, {})[endpoint.id] = Wants(endpoint.events)
+        self._tenants.setdefault(endpoint.tenant, {})[endpoint.id] = EventFilter(endpoint.events)
         self._tenant_of[endpoint.id] = endpoint.tenant
 
     def _forget(self, endpoint: UUID) -> None:
@@ -69,6 +69,6 @@ class Registry:
                 del self._tenants[tenant]
 
     def wanting(self, tenant: str, event_type: str) -> list[UUID]:
-        """The endpoints of a tenant that get an event of this type. One that was removed since may be among them: nothing is
+        """The endpoints of a tenant that get an event of this type. A removed one may be among them: nothing is
         written for it."""
         return [endpoint for endpoint, wants in self._tenants.get(tenant, {}).items() if wants(event_type)]

@@ -20,27 +20,27 @@ CLOUDEVENTS = "application/cloudevents+json"
 
 
 def standard_body(event: Stored) -> bytes:
-    """Put together from the text of the log: the same bytes on every attempt."""
+    """Assembled from the text of the log: the same bytes on every attempt."""
     time = event.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return f'{{"type":{json.dumps(event.type)},"timestamp":"{time}","data":{event.data}}}'.encode()
 
 
-def made_body(made: object, event: Stored) -> bytes:
-    """What a function of the user returned."""
+def made_body(made: object) -> bytes:
+    """The return value of a user's function."""
     if not isinstance(made, Mapping):
         raise TypeError(f"payload() must return a JSON object, not {type(made).__name__}")
     return json.dumps(dict(made), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def truncated_body(event: Stored) -> bytes:
-    """What is sent instead of a body that is too large: what happened and when, and by which id the receiver may ask."""
+    """The replacement of a body that is too large: its type, time and id, by which the receiver may ask."""
     time = event.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
     found = {"type": event.type, "timestamp": time, "id": str(event.id), "data": None, "truncated": True}
     return json.dumps(found, separators=(",", ":")).encode()
 
 
 def secrets_of(ready: Ready, endpoint: UUID, ring: KeyRing) -> list[str]:
-    """Those that sign now, the newest first."""
+    """The secrets that sign now, the newest first."""
     found = zip(ready.secret_ids or (), ready.secret_keys or (), ready.secrets or (), strict=True)
     return [
         ring.open(Sealed(key_id, bytes(sealed)), bound_to("secret", endpoint, secret_id))
@@ -71,12 +71,12 @@ def headers_of(
 
 
 def request_head(own: Mapping[str, str], headers: Mapping[str, str], size: int) -> dict[str, Any]:
-    """What is kept of a request. The values of headers that users chose are not: they may be tokens."""
+    """The recorded part of a request. Values of headers that users chose are left out: they may be tokens."""
     return {**dict.fromkeys(own, HIDDEN), **headers, "content-length": str(size)}
 
 
 def response_head(reply: Reply) -> dict[str, str]:
-    """What is kept of a reply."""
+    """The recorded part of a reply."""
     kept: dict[str, str] = {}
     room = KEPT_HEAD
     for name, value in reply.headers.items():
@@ -100,6 +100,6 @@ def _text(value: str) -> str:
 
 
 def ping_of(ready: Ready) -> Stored:
-    """A message that says nothing: it is in no log. Its time is that of its id."""
+    """A message without content: it is in no log. Its time is that of its id."""
     at = datetime.fromtimestamp((ready.event_id.int >> 80) / 1000, UTC)
     return Stored(0, 0, ready.event_id, ready.event_type, 1, None, at, None, "{}")

@@ -6,10 +6,10 @@
 --                      each endpoint that wants the event. The body stays in the log; the row says where.
 --   webhook_begin()    before each attempt: everything about it as it is now. An endpoint with a rate gives its token here.
 --   webhook_settle()   in the transaction that settles the job: the attempt, what became of the delivery, the health of its endpoint.
---   webhook_ended()    a job that ended without its handler (buried after deaths, cancelled, discarded) ends its delivery too: whoever reads the
---                      delivery sees it so at once, and webhook_settle_lost() writes it.
+--   webhook_ended()    a job that ended without its handler (a dead letter after deaths, cancelled, discarded) ends its delivery too: every reader of
+--                      the delivery sees that at once, and webhook_settle_lost() writes it.
 --
--- What a user's own transaction may hold open (an endpoint that is changed or removed) is waited for by no settle: verbs of endpoints lock
+-- No settle waits for a lock that a user's own transaction may hold (an endpoint that is changed or removed): verbs of endpoints lock
 -- the endpoint alone, and a settle that finds it locked leaves it to the next failure.
 
 CREATE TABLE holdfast.webhook_endpoints (
@@ -32,7 +32,7 @@ CREATE TABLE holdfast.webhook_endpoints (
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     version         int NOT NULL DEFAULT 1,
-    changed         xid8 NOT NULL DEFAULT pg_current_xact_id()   -- who has read the endpoints before asks for what that snapshot did not show
+    changed         xid8 NOT NULL DEFAULT pg_current_xact_id()   -- a reader of the endpoints asks later for changes that its snapshot did not show
 );
 CREATE INDEX webhook_endpoints_tenant ON holdfast.webhook_endpoints (tenant, id);
 CREATE INDEX webhook_endpoints_changed ON holdfast.webhook_endpoints (changed);
@@ -62,7 +62,7 @@ CREATE TABLE holdfast.webhook_secrets (
 );
 CREATE INDEX webhook_secrets_endpoint ON holdfast.webhook_secrets (endpoint_id, created_at);
 
--- The hot row of an endpoint. Without a foreign key: whoever removes an endpoint would lock it until the commit.
+-- The hot row of an endpoint. Without a foreign key: removing an endpoint would lock it until the commit.
 CREATE TABLE holdfast.webhook_health (
     endpoint_id       uuid PRIMARY KEY,
     failing_since     timestamptz,              -- nothing but failures since then
@@ -70,11 +70,11 @@ CREATE TABLE holdfast.webhook_health (
     failed_deliveries int NOT NULL DEFAULT 0,   -- different ones, since then
     last_success_at   timestamptz,              -- to within ten seconds, while nothing fails
     window_at         timestamptz,              -- when the failures began that count for the breaker
-    window_failures   int NOT NULL DEFAULT 0,   -- without a success in between
+    window_failures   int NOT NULL DEFAULT 0,   -- without a success since
     openings          int NOT NULL DEFAULT 0,   -- of the breaker, since a success
     open_until        timestamptz,
     trial_id          uuid,                     -- of an endpoint in order: the delivery that is tried, while others wait until open_until
-    reported          smallint NOT NULL DEFAULT 0,   -- days after which it was said that it fails: 0, 1 or 3
+    reported          smallint NOT NULL DEFAULT 0,   -- days after which a failing endpoint was reported: 0, 1 or 3
     last_error        text,
     next_at           timestamptz,              -- of an endpoint with a rate: when the token after the last one is there
     at_work           uuid[] NOT NULL DEFAULT '{}',   -- of an endpoint in order: deliveries that were let go,
@@ -138,7 +138,7 @@ BEGIN
     END LOOP;
 END $do$;
 
--- What the code of the workers declares.
+-- Declarations in the code of the workers.
 CREATE TABLE holdfast.webhook_settings (
     only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     retention_days int NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 1 AND 30),   -- of attempts, and of deliveries that ended
@@ -311,7 +311,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Jobs of an endpoint may be claimed again, whatever of ours holds their keys: `why` is what the reason begins with.
+-- Jobs of an endpoint may be claimed again, whichever of our holds is on their keys: the reason of a hold begins with `why`.
 CREATE FUNCTION holdfast.webhook_lift(endpoint uuid, why text DEFAULT 'webhook') RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -325,7 +325,7 @@ BEGIN
     END IF;
 END $$;
 
--- Jobs of an endpoint that wait for a later attempt come now: they find it disabled or gone, and end. What somebody holds is left.
+-- Jobs of an endpoint that wait for a later attempt run now: they find it disabled or gone, and end. Locked ones are left.
 CREATE FUNCTION holdfast.webhook_hurry(endpoint uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -555,7 +555,7 @@ BEGIN
     END IF;
 END $$;
 
--- Ends deliveries whose job has ended without its handler. One look for all workers: whoever comes when `every` has passed since the last one has
+-- Ends deliveries whose job has ended without its handler. One search for all workers: the first one after `every` seconds has
 -- the turn, and reads `most` pending deliveries from where that stopped, and those whose job died of late. Returns what webhook_settle()
 -- does, and how many were ended (`ended`, in `seconds`).
 CREATE FUNCTION holdfast.webhook_settle_lost(most int, every interval)
@@ -731,7 +731,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- A new secret. Those that are there go on for `overlap` seconds. Returns 'rotated', 'unknown': the tenant has no such endpoint, or 'many': five
+-- A new secret. Existing ones stay valid for `overlap` seconds. Returns 'rotated', 'unknown': the tenant has no such endpoint, or 'many': five
 -- are in use already.
 CREATE FUNCTION holdfast.webhook_rotate(tenant text, endpoint uuid, secret jsonb, overlap float8) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -755,7 +755,7 @@ BEGIN
 END $$;
 
 -- Empties days of the ring of attempts that are past retention. A day that the ring has come round to before anybody tidied up loses its old rows
--- one by one. Deliveries that ended go as well, and what is left of endpoints that are gone. Returns how many slots or rows went.
+-- one at a time. Deliveries that ended go as well, and the rows of removed endpoints. Returns how many slots or rows went.
 CREATE FUNCTION holdfast.empty_webhook_slots(most int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -781,8 +781,8 @@ REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.
 
 -- Webhooks: redelivery and portal ---------------------------------------------------------------------------------------
 --
--- Everything that a tenant asks for goes through functions that are given the tenant, and see the rows of that tenant alone. Who may call them
--- needs no right on a table.
+-- Every request of a tenant goes through functions that get the tenant as an argument, and see the rows of that tenant alone. Their callers
+-- need no right on a table.
 
 -- Redeliveries of an event, beside the one that its event caused.
 CREATE INDEX webhook_deliveries_again ON holdfast.webhook_deliveries (endpoint_id, event_id) WHERE cause <> 'event';
@@ -1132,8 +1132,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- What a tenant asked for before with this key: (status, key_id, reply) as JSON, or {"differs": true}; NULL: nothing, or too long ago. Whoever asks waits
--- for whoever asks with the same key.
+-- The earlier request of a tenant with this key: (status, key_id, reply) as JSON, or {"differs": true}; NULL: there is none, or it is too old. A caller waits
+-- for a concurrent one with the same key.
 CREATE FUNCTION holdfast.webhook_request(tenant text, key text, digest bytea, keep interval) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -1181,7 +1181,7 @@ BEGIN
     RETURN 0;
 END $$;
 
--- How many endpoints a tenant has. Nobody makes another one meanwhile: whoever asks holds the tenant to the end of the transaction.
+-- How many endpoints a tenant has. Nobody creates another one meanwhile: the caller locks the tenant to the end of the transaction.
 CREATE FUNCTION holdfast.webhook_count(tenant text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
-"""What a worker does for webhooks beside deliveries: says what the code declares, ends deliveries whose job is gone, and
+"""A worker's duties for webhooks besides deliveries: report what the code declares, end deliveries whose job is gone, and
 closes connections at the end."""
 
 import contextlib
@@ -11,14 +11,14 @@ from . import store
 from .deliver import Deliverer
 from .spec import Spec
 
-MOST = 5000  # pending deliveries that one look reads
-EVERY = 10.0  # seconds between two looks of all workers together
+MOST = 5000  # pending deliveries that one search reads
+EVERY = 10.0  # seconds between two searches of all workers together
 _SAY = 3600.0
 
 
 class Upkeep(Service):
     name = "webhooks"
-    outlives_jobs = True  # what is under way when the worker drains ends on these connections
+    outlives_jobs = True  # requests in progress when the worker drains end on these connections
 
     def __init__(self, database: Database, spec: Spec, deliverer: Deliverer) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Upkeep(Service):
         if now - self._said_at >= _SAY:
             await self._say()
             self._said_at = now
-        with contextlib.suppress(LockTimeout):  # somebody holds one of them: at the next look
+        with contextlib.suppress(LockTimeout):  # one of them is locked: at the next search
             await self._database.arun(lambda: store.settle_lost(MOST, EVERY * 0.9))
         return EVERY
 

@@ -1,7 +1,7 @@
 """What webhooks add to the engine. It loads all of their code, so an app that only enqueues does without."""
 
 from ...shape import Shape
-from . import CLI, asked
+from . import CLI, store_acts
 from .checks import CHECKS
 from .declare import services
 from .measure import MEASURES
@@ -11,7 +11,7 @@ SHAPE = Shape(
     "webhooks",
     services=services,
     checks=CHECKS,
-    prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
+    prunes={"webhook_attempts": prune, "webhook_requests": store_acts.prune},
     cli=CLI,
     recorders={"webhook_attempts": settle},
     measures=MEASURES,

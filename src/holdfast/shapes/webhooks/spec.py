@@ -1,4 +1,4 @@
-"""What webhooks are declared with, as a value."""
+"""The options of webhooks, as a value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class Spec:
     payload: "Callable[[Event[Any]], Mapping[str, Any]] | Format" = "standard"
     retention: int = 30  # days
     keep_body: bool = False
-    delivery_control: bool = False  # a reply may say what becomes of its delivery
+    delivery_control: bool = False  # a reply may decide about its delivery
     oversized: Oversized = "truncate"
 
     @property
     def tenant_header(self) -> str:
-        """The header that says whose an event is, for the events that we publish ourselves."""
+        """The header that names an event's tenant, for the events that we publish ourselves."""
         return self.tenant if isinstance(self.tenant, str) else "tenant"
 
     @property
@@ -52,7 +52,7 @@ class Spec:
         return steps + (LONGEST_STEP,) * max(0, more)
 
     def backoff(self, *, ordered: bool) -> Backoff:
-        """All of the schedule fits into the deadline, whatever is drawn and however long its requests take. A delivery that
+        """All of the schedule fits into the deadline, whatever the jitter and the length of its requests. A delivery that
         waited longer, because its endpoint was held, has one attempt."""
         steps = self.ordered_schedule if ordered else self.schedule
         deadline = 1.2 * sum(self.schedule) + (len(steps) + 1) * self.egress.timeout

@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
 
 def registry(since: str | None) -> Statement[tuple[str, list[Wanted]]]:
-    """The snapshot that was read, and what changed since another one; None: every endpoint that is active."""
+    """The snapshot that was read, and the changes since another one; None: every active endpoint."""
 
     def decode(rows: Sequence[Row]) -> tuple[str, list[Wanted]]:
         return rows[0][0], [Wanted(r[1], r[2], tuple(r[3]), r[4]) for r in rows if r[1] is not None]
@@ -109,8 +109,8 @@ class Ready(NamedTuple):
 def begin(
     deliveries: Sequence[tuple[UUID, bool]], over: Sequence[tuple[UUID, UUID | None]] = ()
 ) -> Statement[dict[UUID, Ready]]:
-    """`over`: deliveries of endpoints in order whose request has ended, each with its place; without a place, those of
-    these deliveries that were begun before, and not sent."""
+    """`over`: deliveries of ordered endpoints whose request has ended, each with its place; without a place, those of
+    these deliveries that were started before, and not sent."""
 
     def decode(rows: Sequence[Row]) -> dict[UUID, Ready]:
         found = {}
@@ -128,7 +128,7 @@ def begin(
 
 
 class Act(NamedTuple):
-    """What a settle leaves to do (hold, lift), or to report (opened, closed, failing, disabled, ended)."""
+    """What remains to do after a settle (hold, lift), or to report (opened, closed, failing, disabled, ended)."""
 
     what: str
     endpoint: UUID
@@ -140,8 +140,8 @@ class Act(NamedTuple):
 
 
 def _ended(job: Ended, row: str) -> str:
-    """A delivery is over when its job is: also one that its handler would have tried again and that was older than its
-    deadline, and one whose job somebody cancelled."""
+    """A delivery is over when its job is: also one that its handler would have retried and that was older than its
+    deadline, and one whose job was cancelled."""
     if job.state in DEAD and isinstance(job.outcome, Failed):
         return json.dumps({"reason": job.outcome.error.message, **json.loads(row), "outcome": "failed"})
     if job.state == CANCELLED:
@@ -150,18 +150,18 @@ def _ended(job: Ended, row: str) -> str:
 
 
 def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
-    """The recorder: write what attempts ended with, and hold or lift the keys of their endpoints."""
+    """The recorder: write how attempts ended, and hold or lift the keys of their endpoints."""
     params = (f"[{','.join(map(_ended, jobs, rows))}]",)
     return _act(named("webhook_settle", params, _acts))
 
 
 def settle_lost(most: int, every: float) -> Flow[list[Act]]:
-    """End deliveries whose job ended without its handler, if nobody has looked for `every` seconds; looks at `most`."""
+    """End deliveries whose job ended without its handler, at most every `every` seconds; reads at most `most`."""
     return _act(named("webhook_lost", (most, every), _acts))
 
 
 def reopen(delivery: UUID) -> Statement[bool]:
-    """A delivery that ended, and whose job somebody put back, waits again; whether it does."""
+    """A delivery that ended, and whose job was put back, waits again; whether it does."""
     return named("webhook_reopen", (delivery,), lambda rows: bool(rows[0][0]))
 
 
@@ -232,7 +232,7 @@ def rotate(tenant: str, endpoint: UUID, secret: Mapping[str, Any], overlap: floa
 
 
 class Seen(NamedTuple):
-    """How webhooks stand, for metrics."""
+    """The state of webhooks, for metrics."""
 
     pending: int
     oldest_seconds: float
@@ -249,7 +249,7 @@ def health() -> Statement[Seen]:
 MOST_TROUBLED = 1000
 
 
-class Sick(NamedTuple):
+class FailingEndpoint(NamedTuple):
     """An endpoint that fails, or gets nothing."""
 
     id: UUID
@@ -259,10 +259,10 @@ class Sick(NamedTuple):
     seconds: float  # since when
 
 
-def troubled_endpoints(failing_for: float) -> Statement[list[Sick]]:
-    """Those that have failed for so long, and all that are paused or disabled; the longest first."""
+def troubled_endpoints(failing_for: float) -> Statement[list[FailingEndpoint]]:
+    """Those that have failed for this long, and all that are paused or disabled; the longest first."""
     params = (failing_for, MOST_TROUBLED)
-    return named("webhook_troubled", params, lambda rows: [Sick(*row) for row in rows])
+    return named("webhook_troubled", params, lambda rows: [FailingEndpoint(*row) for row in rows])
 
 
 def sealing_keys() -> Statement[dict[str | None, int]]:

@@ -1,11 +1,11 @@
-"""What a reply, or that there is none, means for a delivery and its endpoint: one function, without any I/O."""
+"""The meaning of a reply, or of none, for a delivery and its endpoint: one function, without any I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from ...egress import Reply, SendFailed, retry_after
 
-LONGEST_WAIT = 6 * 3600.0  # that a server may ask for
+LONGEST_WAIT = 6 * 3600.0  # that a server may request
 MOST_REFUSED = 3  # in a row, until a delivery fails for good
 _ASKS = (429, 503)
 
@@ -14,17 +14,17 @@ _ASKS = (429, 503)
 class Verdict:
     kind: str  # delivered or failed
     why: str = ""  # it failed, in few words
-    error: str | None = None  # the same as a word for programs; None: the status says it
+    error: str | None = None  # the same as a code; None: the status is enough
     detail: str | None = None  # for operators
-    wait: float | None = None  # seconds that the server asked for
+    wait: float | None = None  # seconds that the server requested
     disable: str | None = None  # why the endpoint is disabled
     is_final: bool = False  # no further attempt, whatever is left
     blames: bool = True  # the endpoint, for the failure
 
 
 def judge(result: Reply | SendFailed, refused: int, now: datetime, *, control: bool = False) -> Verdict:
-    """`refused`: how often in a row the address of this delivery was refused before. `control`: a reply that is no success
-    may say in its header `webhook-delivery` that there is to be no further attempt, or to disable the endpoint."""
+    """`refused`: how often in a row the address of this delivery was refused before. `control`: the header
+    `webhook-delivery` of an unsuccessful reply may end the delivery, or disable the endpoint."""
     if isinstance(result, SendFailed):
         if result.kind == "refused_address" and refused + 1 >= MOST_REFUSED:
             return Verdict(

@@ -1,6 +1,6 @@
-"""What `app.webhooks(...)` makes beside a subscription: its endpoints and their deliveries.
+"""What `app.webhooks(...)` returns, apart from the subscription: its endpoints and their deliveries.
 
-`holdfast.registry` puts the two together, since shapes do not know each other."""
+`holdfast.registry` joins both parts, since shapes do not import each other."""
 
 from collections.abc import Callable
 from datetime import datetime

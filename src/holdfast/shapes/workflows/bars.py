@@ -18,7 +18,7 @@ FAR = 9000  # a year that means never
 
 
 def waits_for(run: RunView) -> str:
-    """`signal decided until 2026-...`: what a suspended run waits for; nothing for others."""
+    """`signal decided until 2026-...`: what a suspended run waits for; empty for others."""
     until = run.wake_at if run.wake_at is not None and run.wake_at.year < FAR else None
     names = [_wait(name) for name in run.waits or []]
     if names:
@@ -36,7 +36,7 @@ def _wait(name: str) -> str:
 
 
 def facts(run: RunView, signals: Sequence[Sent]) -> Iterator[tuple[str, str]]:
-    """What is to be said of a run, with a name for each."""
+    """The facts about a run, with a name for each."""
     yield "run", f"{run.id} of {run.workflow} version {run.version}, queue {run.queue}"
     if run.id != str(run.run_id):
         yield "id", str(run.run_id)
@@ -91,7 +91,7 @@ def _started(run: RunView) -> str:
 
 
 def stands(run: RunView) -> str:
-    """Its state with what it waits for, without anybody's reasons."""
+    """Its state with what it waits for, without reasons that people gave."""
     said = run.state
     if run.state in ("suspended", "paused") and (waits := waits_for(run)):
         said += f": it waits for {waits}"
@@ -165,7 +165,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def is_noted(entry: Entry) -> bool:
-    """A compensation that stands ready. What runs it, if anything ever does, has a line of its own: undo/..."""
+    """A compensation that is ready. A line undo/... shows its run, if it ever runs."""
     return entry.scope == "saga"
 
 

@@ -1,4 +1,4 @@
-"""What a step's function gives back, as it is recorded: encoded and decoded also on the first run, so that both runs see the
+"""The results of steps as they are recorded: encoded and decoded also on the first run, so that both runs see the
 same value."""
 
 import asyncio
@@ -26,12 +26,12 @@ MAX_RESULT = 256 * 1024
 _FREE = 1 << 40
 _SAME = (str, int, bool, type(None))  # JSON gives them back as they were
 _SORTED = json.JSONEncoder(sort_keys=True, allow_nan=False)
-_DETAIL = 512  # bytes of what a heartbeat says
+_DETAIL = 512  # bytes of a heartbeat's detail
 threads = Threads()  # for steps that are plain functions
 
 
 def _nobody(_: object) -> None:
-    """A step that nobody hears."""
+    """A step without listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def current_step() -> StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What wf.using() says."""
+    """The options of wf.using()."""
 
     name: str | None = None
     retry: Backoff = Backoff()  # noqa: RUF009 it is never changed
@@ -87,7 +87,7 @@ PLAIN = Options()
 
 
 def detail_text(detail: object) -> str:
-    """What a heartbeat says, whatever it is given: a detail must not fail the step."""
+    """A heartbeat's detail, whatever it is: it must not fail the step."""
     if isinstance(detail, str):
         return storable(detail, _DETAIL)
     try:
@@ -97,11 +97,11 @@ def detail_text(detail: object) -> str:
 
 
 class TooLarge(Exception):
-    """A result that is not recorded, because it would be read again by every replay."""
+    """A result that is not recorded, because every replay would read it again."""
 
 
-class Mistaken(TypeError):
-    """A step that was called with other arguments than its function takes."""
+class BadStepCall(TypeError):
+    """A step that was called with arguments that its function does not take."""
 
 
 def name_of(fn: Callable[..., Any], given: str | None, verb: str) -> str:
@@ -164,7 +164,7 @@ class Result:
         return self._converter.load(None if text is None else json.loads(text))
 
     def keeps(self, value: object) -> bool:
-        """Whether decode() of what encode() made of it is the value itself."""
+        """Whether decoding the encoded value returns the value itself."""
         kind = type(value)
         return (
             kind in _SAME
@@ -177,7 +177,7 @@ _known: dict[tuple[Any, int], tuple[Any, Converter, bool]] = {}
 
 
 def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
-    """What it returns, and whether it is awaited."""
+    """The result of a function, and whether it is awaited."""
     inner: Any = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
     inner = inner.func if isinstance(inner, functools.partial) else inner
     code = getattr(inner, "__code__", None)
@@ -198,14 +198,12 @@ def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
 
 
 # Of the test kit.
-replaced: list[
-    tuple[Callable[..., Any], Callable[..., Any]]
-] = []  # a function, and what is called in its stead
-begun: list[Callable[[StepInfo], None]] = []  # who hears of each body that begins
+replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []  # a function, and its replacement
+begun: list[Callable[[StepInfo], None]] = []  # called for each body that begins
 
 
 def begin(fn: Callable[..., Any], info: Info) -> Callable[..., Any]:
-    """From here on this is the context of a step. Returns what is to be called."""
+    """From here on this is the context of a step. Returns the function to call."""
     _step.set(info)
     for old, new in replaced:
         fn = new if fn == old else fn
@@ -234,7 +232,7 @@ async def call(
 def mistaken(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: TypeError
 ) -> TypeError:
-    """The error, or one that no other attempt would be without: the call does not fit the function."""
+    """The error, or one that another attempt would meet too: the call does not fit the function."""
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
@@ -242,7 +240,7 @@ def mistaken(
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
-        return Mistaken(str(error))
+        return BadStepCall(str(error))
     return error
 
 
@@ -256,12 +254,12 @@ def in_context(
 
 
 def error_text(error: BaseException, attempts: int) -> str:
-    """As it is recorded: kind, message, attempts, and what NonRetryable carried."""
+    """As it is recorded: kind, message, attempts, and the data of NonRetryable."""
     kind = (
         "ResultTooLarge"
         if isinstance(error, TooLarge)
         else "TypeError"
-        if isinstance(error, Mistaken)
+        if isinstance(error, BadStepCall)
         else None
     )
     said = describe(error)

@@ -1,4 +1,4 @@
-"""What a run has done for it: steps, transactions, jobs of other queues and runs of its own."""
+"""The calls of a run: steps, transactions, jobs of other queues and child runs."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ _MOST_BYTES = 512  # of the id of a run
 
 
 class Steps:
-    """wf.using(...): options of the next calls. Nothing is shared, nothing is recorded."""
+    """wf.using(...): options of the next calls. It is not shared, and not recorded."""
 
     def __init__(self, core: Core, options: Options) -> None:
         self._core = core
@@ -214,7 +214,7 @@ class Steps:
         if self._options.on_cancel == "shield":
             raise InvalidOption(
                 f'wf.{verb}() cannot have on_cancel="shield", which is for steps: what it starts is not in this worker. '
-                'A child goes on alone with on_cancel="abandon"'
+                'A child continues alone with on_cancel="abandon"'
             )
 
     def _job(self, task: Task[P, T], verb: str) -> Task[P, T]:

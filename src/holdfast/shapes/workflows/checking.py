@@ -1,4 +1,4 @@
-"""Do open runs go together with the code? Their histories are replayed against it: no body runs, and nothing is written."""
+"""Whether open runs fit the code. Their histories are replayed against it: no body runs, and nothing is written."""
 
 import asyncio
 import functools
@@ -22,14 +22,14 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the code of a run parts from its history."""
+    """Where the code of a run diverges from its history."""
 
     scope: str
     n: int | None  # the place in its scope; None: it has no order
     recorded: str | None
     asked: str | None
     message: str
-    unasked: tuple[str, ...] = ()  # all that was recorded before this place, and was not asked for
+    unasked: tuple[str, ...] = ()  # records from before this place that were not asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Checked:
     unknown: list[Unknown]
 
 
-class Past:
-    """A journal that has a history and takes nothing more."""
+class HistoryJournal:
+    """A journal that has a history and accepts no writes."""
 
     paused = False
 
@@ -104,21 +104,21 @@ async def replay_run(code: Code, history: History, payload: str) -> Divergence |
         arguments = code.decode(payload)
     except ValueError as error:
         return _misfit(error)
-    found: Diverged | None = await replay(code, Past(history), arguments)
+    found: Diverged | None = await replay(code, HistoryJournal(history), arguments)
     return None if found is None else _divergence(found)
 
 
 async def displaced(code: Code, history: History, payload: str) -> list[Divergence]:
-    """Where the code parts from the history, one place after the other: of each, the records that it did not ask for are
-    taken for records without a place. Those it asks for later are found all the same. The last one may have none: then
-    that is not what is wrong there."""
+    """Where the code diverges from the history, place by place: at each, the records that it did not ask for are
+    treated as records without a place. Those it asks for later are found anyway. The last divergence may have no such
+    records: then something else is wrong there."""
     try:
         arguments = code.decode(payload)
     except ValueError as error:
         return [_misfit(error)]
     found, rows = list[Divergence](), list(history.rows)
     while True:
-        parted = await replay(code, Past(history._replace(rows=rows)), arguments)
+        parted = await replay(code, HistoryJournal(history._replace(rows=rows)), arguments)
         if parted is None:
             return found
         found.append(_divergence(parted))

@@ -1,4 +1,4 @@
-"""What is wrong with runs."""
+"""Problems of runs."""
 
 from collections.abc import Iterator
 
@@ -6,19 +6,19 @@ from ...operate.advice import advise, once, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span
 from ...store.doctor import CAP
-from . import troubles
-from .troubles import OLDEST, Troubled
+from . import health
+from .health import OLDEST, ProblemRun
 
 
 def check_runs(p: Patient) -> Iterator[Finding]:
-    if lost := p.probe.look(troubles.lost()):
+    if lost := p.probe.look(health.lost()):
         what = f"{several(len(lost), 'open run')} without a job, among the oldest {OLDEST:,}"
         yield Finding("lost_run", "error", what, [start_worker()], _all(lost))
-    if stuck := p.probe.look(troubles.stuck()):
+    if stuck := p.probe.look(health.stuck()):
         what = f"{several(len(stuck), 'run')} that nothing can wake, among the oldest {OLDEST:,}"
         fix = [advise("retry_jobs", ids=[run.id for run in stuck])]
         yield Finding("stuck_run", "error", what, fix, _all(stuck))
-    if orphans := p.probe.look(troubles.orphans()):
+    if orphans := p.probe.look(health.orphans()):
         what = (
             f"{several(len(orphans), 'open run')} that should have been cancelled when the run that started "
             f"{'it' if len(orphans) == 1 else 'them'} ended, among the oldest {OLDEST:,}"
@@ -27,12 +27,12 @@ def check_runs(p: Patient) -> Iterator[Finding]:
         yield Finding("orphan_run", "error", what, fix, _all(orphans))
 
 
-def _all(found: list[Troubled]) -> list[str]:
+def _all(found: list[ProblemRun]) -> list[str]:
     return listed([str(run) for run in found])
 
 
 def check_code(p: Patient) -> Iterator[Finding]:
-    if parted := p.probe.look(troubles.parted()):
+    if parted := p.probe.look(health.parted()):
         runs = sum(one.runs for one in parted)
         whose = "its" if runs == 1 else "their"
         what = f"{several(runs, 'run')}{'+' if runs >= CAP else ''} set aside: {whose} code diverged from what was recorded"
@@ -43,7 +43,7 @@ def check_code(p: Patient) -> Iterator[Finding]:
         fix = [advise("run", verb="retry", id=run) for one in parted for run in one.first]
         accept = [advise("accept_run", id=one.first[0]) for one in parted]
         yield Finding("diverged_runs", "warning", what, fix, listed(details), accept)
-    if unknown := p.probe.look(troubles.unknown(p.dead_after)):
+    if unknown := p.probe.look(health.unknown(p.dead_after)):
         runs = sum(one.runs for one in unknown)
         what = (
             f"{several(runs, 'open run')} of {several(len(unknown), 'version')} that no live worker knows, among the "

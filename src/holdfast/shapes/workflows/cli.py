@@ -208,7 +208,7 @@ def cancel_command(
 @app.command("pause")
 @command(asks_why=True)
 def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
-    """Pause a run until it is resumed. One that is at work ends the step that is under way, and begins no other."""
+    """Pause a run until it is resumed. A running one ends its current step, and begins no other."""
     act = _verbs(operator).pause(run, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'is paused' if act.changed else 'was paused already'}.")
 
@@ -274,7 +274,7 @@ def _accept(
     )
     if not dry_run:
         if act.about:
-            confirm(f"let {_the(act)} go on with {what}", yes)
+            confirm(f"let {_the(act)} continue with {what}", yes)
         act = verbs.accept(run, tasks, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'would continue' if dry_run else 'continues'} with {what}.")
 

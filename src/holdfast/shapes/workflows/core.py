@@ -1,4 +1,4 @@
-"""One run in memory: its history, its scopes, and whether its code may go on."""
+"""One run in memory: its history, its scopes, and whether its code may continue."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ from .replay import Place, Replay
 from .waits import Waits, interrupted
 
 MAX_HISTORY = 10_000
-UNDECIDED = ("retrying", "calling")  # records that another follows
+UNDECIDED = ("retrying", "calling")  # records that are written with a later one
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the declaration of a workflow says of its runs."""
+    """The part of a workflow's declaration that its runs need."""
 
     max_history: int = MAX_HISTORY
     sticky: float = STICKY  # seconds that a wait stays in memory
@@ -43,9 +43,9 @@ class Scope:
         False  # here, or in a branch that ended: it is raised once in each line of execution
     )
     lost: bool = (
-        False  # a branch that `first` did not take: it goes as far as its records, to say what it had pushed
+        False  # a branch that `first` did not take: it replays its records only, to find its compensations
     )
-    ending: bool = False  # its branch is cancelled: it lost, or the call that it is of was
+    ending: bool = False  # its branch was cancelled: it lost, or its call was cancelled
     task: "asyncio.Task[Any] | None" = None
     seeds: dict[str, int] = field(default_factory=dict)  # how often random() and uuid() were called
 
@@ -54,7 +54,7 @@ current: ContextVar[Scope | None] = ContextVar("holdfast_workflow_scope", defaul
 
 
 def _said_before() -> bool:
-    """Whether the code that runs here is in a replay, or leaves memory: it logs again what it logged, or will log."""
+    """Whether the running code is in a replay, or leaves memory: its log lines were written before, or will be."""
     scope = current.get()
     if scope is None:
         return False
@@ -75,8 +75,8 @@ class Core(Records):
         *,
         behind: Literal["call", "refuse", "stop"] = "call",
     ) -> None:
-        """`behind`: what becomes of a call that the history does not have. A replay that is to find everything refuses it;
-        one that looks whether code and history go together stops there."""
+        """`behind`: how a call without a record is treated. A replay that must find everything refuses it;
+        a check of code against history stops there."""
         super().__init__(journal, Replay(history.rows), rules.max_history, writes=behind == "call")
         self.history = history
         self.rules = rules
@@ -86,12 +86,12 @@ class Core(Records):
         self.root: asyncio.Task[Any] | None = None
         self.runnable = 1  # scopes and steps that do not wait for anybody else
         self.leave: Callable[[], None] | None = None  # called with it
-        self.outcome: Outcome | None = None  # how it ends, if not as its function says
+        self.outcome: Outcome | None = None  # how it ends, if not by its function
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.made: set[str] = set()  # scopes of named branches that have not begun
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
-        self.unknown_cut: UnscopedTask | None = None  # a call was cancelled by nobody that a replay knows
+        self.unknown_cut: UnscopedTask | None = None  # a call was cancelled, which no replay can know
 
     @property
     def sticky(self) -> float:
@@ -104,17 +104,17 @@ class Core(Records):
         return self._waits
 
     async def leave_memory(self) -> None:
-        """Its code has ended, or is left behind. What knows each other in a circle is taken apart."""
+        """Its code has ended, or was abandoned. References in a circle are cut."""
         if self._waits is not None:
             await self._waits.close()
         await self.close()
         if self.root is not None and self.root.done():
             self.root = self._waits = None
 
-    # Whether the code may go on
+    # Whether the code may continue
 
     def scope(self, call: str) -> Scope:
-        """The scope that calls; nobody else may."""
+        """The calling scope; no other may call."""
         if self.stopped is not None:
             raise self.stopped
         if self.unknown_cut is not None:
@@ -129,8 +129,8 @@ class Core(Records):
         return scope
 
     def cut(self, scope: Scope) -> None:
-        """A call of this scope was cancelled. Nobody but us may do that: it is not raised here, because asyncio cancels
-        whatever there is when its loop ends."""
+        """A call of this scope was cancelled. Only this module may do that: it is not raised here, because asyncio cancels
+        every task when its loop ends."""
         if self.stopped is None and not scope.ending and not scope.lost:
             self.unknown_cut = UnscopedTask(
                 "a call of wf was cancelled by asyncio.timeout(), wait_for() or task.cancel(), and a replay could not know "
@@ -147,19 +147,19 @@ class Core(Records):
             self.root.cancel()
 
     def lost(self, error: BaseException) -> NoReturn:
-        """The database could not be written, or the run is another owner's."""
+        """The database could not be written, or the run has another owner."""
         self.stop(error if isinstance(error, Evicted) else Evicted(), interrupted(error))
         assert self.stopped is not None
         raise self.stopped
 
     def refused(self, error: RecordRefused) -> NoReturn:
-        """The database takes neither what happened nor that it failed, and would not at another try."""
+        """The database refuses both the result and its failure, and would at another try."""
         self.stop(Evicted(), DeadLettered(describe(error)))
         assert self.stopped is not None
         raise self.stopped
 
     def goes_on_alone(self) -> bool:
-        """Whether this is the workflow's own function, in the event loop, and no branch beside it."""
+        """Whether this is the workflow's own function, in the event loop, and no branch runs beside it."""
         return self.defers and asyncio.current_task(self.loop) is self.root
 
     def busy(self, count: int = 1) -> None:
@@ -175,7 +175,7 @@ class Core(Records):
     def find(self, scope: Scope, place: Place, kind: Kind, *, later: bool = False) -> Stored | None:
         """`later`: it is made when it is awaited, if ever, and begins() is asked then."""
         if scope.lost:
-            row = self.replay.stored(place.key)  # what is not there is not made: see begins()
+            row = self.replay.stored(place.key)  # a call without a record is not made: see begins()
             return row if row is not None and row.record.kind == kind else None
         try:
             found = self.replay.find(place, kind)
@@ -194,7 +194,7 @@ class Core(Records):
             self._check_beyond(place, found)
 
     def _check_beyond(self, place: Place, found: Stored | None) -> None:
-        """A replay that only looks goes as far as the history."""
+        """A check replays only as far as the history."""
         if found is None and self._behind == "refuse":
             error = Diverged(
                 f"diverged: a replay asks for {place.key!r}, which the first run did not; see holdfast workflow check",
@@ -209,7 +209,7 @@ class Core(Records):
             raise Evicted
 
     def misfit(self, scope: Scope, error: Misfit) -> NoReturn:
-        """What was recorded is not of the type that the code has now."""
+        """The recorded value is not of the type that the code has now."""
         if scope.lost:
             raise asyncio.CancelledError
         wrong = Diverged(f"diverged: {error}")
@@ -234,17 +234,17 @@ class Core(Records):
         return WorkflowCancelled(f"the run was cancelled: {why}" if why else "the run was cancelled")
 
     async def compensates(self, yes: bool) -> None:
-        """Say so, if that is new."""
+        """Report it, if it is new."""
         if self._behind == "call" and self._compensating != yes:
             self._compensating = yes
             try:
                 await self.journal.compensates(yes)
-            except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+            except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
                 self.lost(error)
 
     async def while_paused(self, key: str) -> None:
-        """A pause keeps a call back that is not made yet. What is under way ends, and then the run is put away. Looked at
-        again now and then, because a pause may end before that."""
+        """A pause holds back a call that is not made yet. A running one ends, and then the run is put away. Checked
+        again regularly, because a pause may end before that."""
         while self.journal.paused:
             until = self.journal.now() + timedelta(seconds=self.sticky + 1.0)
             if not await self.waits.until_due(Wait(key, None, "retry", until=until)):
@@ -261,7 +261,7 @@ class Core(Records):
             body.cancel()
 
     def seen(self, scope: Scope, row: Stored) -> Stored:
-        """The scope goes on with this record. Raises what a replay of it raises."""
+        """The scope continues with this record. Raises what a replay of it raises."""
         scope.at = max(scope.at, row.at)
         record = row.record
         if record.outcome == "cancelled":

@@ -1,4 +1,4 @@
-"""The journal of one run, on the database: what journal.py asks for, over the recorder of its worker."""
+"""The journal of one run, on the database: implements journal.py over the recorder of its worker."""
 
 import asyncio
 import contextlib
@@ -35,19 +35,19 @@ from .journal import (
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 from .rows import plain_row
-from .working import AtWork, FailedAttempt, Said, steps_text
+from .working import AtWork, FailedAttempt, StepProgress, steps_text
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
-Finish = Callable[[str], Flow[bool]]  # after it, with what it returned
-_LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
+Finish = Callable[[str], Flow[bool]]  # after it, with its result
+_LEAST = 0.005  # seconds between two checks of a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
-TIMED_OUT = "its timeout is over"  # as the statements say it
+TIMED_OUT = "its timeout is over"  # as the statements name it
 
 
 class DatabaseJournal:
     def __init__(self, job: Job, *, sticky: float = STICKY, recorder: Recorder | None = None) -> None:
-        """With it the run ends when its job does: by a row that travels with the outcome (ends.end_runs)."""
+        """With it the run ends when its job does: by a row that is written with the outcome (ends.end_runs)."""
         self._job = job
         self._grant = job._claimed
         self._database = job._database
@@ -58,7 +58,7 @@ class DatabaseJournal:
         self.paused = False
         self._news = asyncio.Event()
         self._beating = threading.Lock()
-        self._beats: dict[str, str] = {}  # what steps at work said last
+        self._beats: dict[str, str] = {}  # the last heartbeats of running steps
         self._at_work: dict[str, AtWork] = {}
         self._seen = self._known = _NOTHING
         if job._claimed.cancel_requested:
@@ -73,7 +73,7 @@ class DatabaseJournal:
         return self._recorder.time()
 
     def heard(self, seen: store.Seen) -> None:
-        """By the recorder: what the latest look found."""
+        """Called by the recorder: the result of the latest read."""
         if seen.cancelled or self._job._cancelled:
             self.cancelled.set(seen.why)
         self.paused = seen.paused
@@ -87,11 +87,11 @@ class DatabaseJournal:
     def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
         self._at_work[key] = AtWork(kind, began, attempt, ordinal)
 
-    def at_work(self, before: float) -> Said:
-        """By the recorder: the steps that began before this moment, and have not ended."""
+    def at_work(self, before: float) -> StepProgress:
+        """Called by the recorder: the steps that began before this moment, and have not ended."""
         era = 0 if self._history is None else self._history.era
         steps = steps_text(list(self._at_work.items()), before)
-        return Said(self._grant.id_text, self._grant.generation, era, steps)
+        return StepProgress(self._grant.id_text, self._grant.generation, era, steps)
 
     def beat(self, key: str, detail: str | None) -> None:
         """The progress of its job: the renewing thread writes the latest."""
@@ -115,7 +115,7 @@ class DatabaseJournal:
     async def history(self) -> History:
         claimed = self._grant
         known = self._job.metadata.get("workflow") if claimed.generation == 1 else None
-        if known is not None and "cancel" not in known:  # else the row says why
+        if known is not None and "cancel" not in known:  # otherwise the row gives the reason
             at = datetime.fromisoformat(known["at"])
             over = "deadline" in known and datetime.fromisoformat(known["deadline"]) <= self.now()
             key = known.get("id", claimed.id_text)
@@ -154,7 +154,7 @@ class DatabaseJournal:
                 return True
             if leave is not None and (leave.is_set() or time.monotonic() >= last):
                 return False
-            pause = BUSY if leave is not None else 2 * BUSY  # how soon it sees that it is to leave
+            pause = BUSY if leave is not None else 2 * BUSY  # how soon it notices that it should leave
             if until is not None:
                 left = (until - self.now()).total_seconds()
                 pause = min(pause, max(left, _LEAST))
@@ -170,7 +170,7 @@ class DatabaseJournal:
     async def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
     ) -> datetime:
-        """With events it is a statement of this run's own: who publishes under the same key is waited for."""
+        """With events it is a statement of this run alone: another publisher under the same key is waited for."""
         if not events:
             return await self._recorder.record(self._grant, rows, state)
         while True:
@@ -198,7 +198,7 @@ class DatabaseJournal:
         return found
 
     async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
-        """A statement of this run's own: it may have thousands to take."""
+        """A statement of this run alone: it may have thousands to take."""
         while True:
             answer, found = await self._between("decide", lambda: store.receive(self._grant, wait, rows))
             if found is not None:
@@ -221,7 +221,7 @@ class DatabaseJournal:
     async def _transact(
         self, go: Callable[[Finish, First], Coroutine[Any, Any, str]], row: Callable[[str], Record]
     ) -> Stored:
-        """In doubt whether it was committed: the history says. A second one under the same key waits for the first at the
+        """A commit in doubt: the history decides. A second one under the same key waits for the first at the
         key of the record, and finds that it is there."""
         while True:
             made: list[tuple[Record, datetime]] = []
@@ -288,7 +288,7 @@ class DatabaseJournal:
             )
 
     async def _between(self, name: str, make: Callable[[], Statement[T]]) -> T:
-        """A write of this run's own, between two places where a test may stop it."""
+        """A write of this run alone, between two places where a test may stop it."""
         failpoints.point(f"{name}.before")
         answer = await self._recorder.run(make)
         failpoints.point(f"{name}.done")

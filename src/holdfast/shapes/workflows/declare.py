@@ -1,4 +1,4 @@
-"""What users declare: `@app.workflow(version=2)` over a function whose first parameter is a Workflow."""
+"""Declarations of users: `@app.workflow(version=2)` over a function whose first parameter is a Workflow."""
 
 import functools
 import hashlib
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class WorkflowDecorator(Protocol):
-    """What `@app.workflow(...)` returns."""
+    """The result of `@app.workflow(...)`."""
 
     @overload
     def __call__(
@@ -61,7 +61,7 @@ class Declared:
 
     @property
     def text(self) -> str:
-        """Stands for its code: the place of the function, and the file around it."""
+        """Identifies its code: the place of the function, and the file around it."""
         return f"{self.place.qualname}:{self.place.line}:{_file(self.place.file)}"
 
     @property
@@ -102,7 +102,7 @@ class WorkflowDefinition(Definition):
         return found.codec.decode(version, text)
 
     def _fingerprint(self) -> str:
-        """Of its inputs and its code: what diverged is tried again by other code, and not by the same."""
+        """Of its inputs and its code: a run that diverged is tried again by other code, not by the same."""
         parts = [f"{n}\n{d.codec.fingerprint()}\n{d.text}" for n, d in sorted(self.versions.items())]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -25,7 +25,7 @@ PATIENCE = 5.0  # seconds that code may take to leave memory
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A version of a workflow, as a run needs it."""
+    """A version of a workflow, as its runs need it."""
 
     name: str
     call: Callable[[Workflow, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -39,7 +39,7 @@ class Code:
 async def drive(
     code: Code, journal: Journal, arguments: dict[str, Any], fence: str = "", *, verify: bool | None = None
 ) -> Outcome:
-    """`verify`: replay each end on its own history, and set the run aside if the keys are others. None: as the rules say,
+    """`verify`: replay each end on its own history, and set the run aside if the keys differ. None: as the rules say,
     and in python -X dev."""
     if verify is None:
         verify = code.rules.verify or sys.flags.dev_mode
@@ -52,7 +52,7 @@ async def drive(
                 history = await journal.continue_as_new(ended.payload)
             except (
                 ConfigurationError
-            ) as error:  # a child or call is open: no other try would find it otherwise
+            ) as error:  # a child or call is open: otherwise no later try would find it
                 return DeadLettered(describe(error))
             arguments = code.decode(json.dumps(stored_order(json.loads(ended.payload))))
             continue
@@ -62,8 +62,8 @@ async def drive(
 
 
 async def replay(code: Code, journal: Journal, arguments: dict[str, Any]) -> Diverged | None:
-    """Call the code with a history, up to the first thing that it does not have. No body runs, and nothing is written.
-    Returns where code and history part; None: they go together."""
+    """Call the code with a history, up to the first call without a record. No body runs, and nothing is written.
+    Returns where code and history differ; None: they match."""
     core = Core(journal, await journal.history(), code.rules, behind="stop")
     await _once(core, code, arguments)
     return core.stopped if isinstance(core.stopped, Diverged) else None
@@ -71,7 +71,7 @@ async def replay(code: Code, journal: Journal, arguments: dict[str, Any]) -> Div
 
 async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
     loop = asyncio.get_running_loop()
-    news = loop.create_future()  # it has ended, or is to leave memory
+    news = loop.create_future()  # it has ended, or must leave memory
 
     def tell() -> None:
         if not news.done():
@@ -79,7 +79,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
 
     def ended(root: "asyncio.Task[Any]") -> None:
         if not root.cancelled():
-            root.exception()  # part of the outcome: asyncio would report it as forgotten
+            root.exception()  # part of the outcome: asyncio would report it as unhandled
         tell()
 
     core.leave = tell
@@ -90,7 +90,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         await news
         if not root.done():
             await _leave(core, root)
-    except asyncio.CancelledError:  # the worker wants it out of memory: it stops, or the run is another's
+    except asyncio.CancelledError:  # the worker needs the memory: it stops, or the run has another owner
         core.stop(Evicted(), Released("the worker stopped"))
         await _leave(core, root)
         raise
@@ -103,7 +103,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
 
 
 async def _leave(core: Core, root: "asyncio.Task[Any]") -> None:
-    """Wait for code that was cancelled; code that does not end in time is left behind, and can record nothing."""
+    """Wait for code that was cancelled; code that does not end in time is abandoned, and can record nothing."""
     await asyncio.wait({root}, timeout=PATIENCE)
     if not root.done():
         telemetry.emit(
@@ -128,7 +128,7 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
     except (Exception, BaseExceptionGroup, HandlerSignal, asyncio.CancelledError, *EXITS) as error:
         if core.stopped is not None:
             raise core.stopped from error
-        if scope.task is not None and scope.task.cancelling():  # by whoever ends the loop
+        if scope.task is not None and scope.task.cancelling():  # by the owner of the loop, at its end
             raise
         core.end(scope)
         await workflow._saga.compensate(scope)
@@ -151,7 +151,7 @@ def _failed(error: BaseException, undone: Sequence[str]) -> Outcome:
 
 
 def _told(error: BaseException) -> ErrorText:
-    """In words; what handlers raise to be called again is no way to go on for a run."""
+    """In words; signals by which handlers ask for another call are no result of a run."""
     said = describe(error)
     if isinstance(error, Snooze):
         return replace(said, message="a workflow cannot raise Snooze. Write wf.sleep()")
@@ -163,7 +163,7 @@ def _told(error: BaseException) -> ErrorText:
 
 
 async def _verified(core: Core, code: Code, arguments: dict[str, Any], ended: Outcome) -> Outcome:
-    """The same end, if a replay of what was recorded comes to it too."""
+    """The same end, if a replay of the records comes to it too."""
     if not isinstance(ended, Completed):
         return ended
     history = core.history._replace(rows=core.known())

@@ -14,7 +14,7 @@ End = tuple[str, str | None, str | None]  # state, result and error
 
 
 def _end(ended: Ended) -> End | None:
-    """How a run ends whose job ended like this; None: it does not."""
+    """How a run ends whose job ended this way; None: it does not."""
     outcome = ended.outcome
     if ended.state == COMPLETED and isinstance(outcome, Completed):
         return "completed", outcome.result, None
@@ -64,16 +64,16 @@ def end_statement(ends: Mapping[str, End], last: Sequence[tuple[Owned, str]]) ->
 
 class Lost(NamedTuple):
     ended: int
-    looked: int  # rows that were looked at; 0: it was not this worker's turn
+    looked: int  # rows that were read; 0: it was not this worker's turn
 
 
 def settle_lost(most: int, every: float) -> Statement[Lost]:
-    """End runs whose job is gone, if nobody has looked for `every` seconds."""
+    """End runs whose job is gone, at most every `every` seconds."""
     return named("workflow_lost", (most, every), lambda rows: Lost(*rows[0]))
 
 
 def seen(types: Sequence[tuple[str, int, str, str | None]]) -> Statement[None]:
-    """Workflows that a worker has: name, version, queue, input."""
+    """The workflows of a worker: name, version, queue, input."""
     columns = tuple(list(column) for column in zip(*types, strict=True))
     return named("workflow_seen", columns, lambda _: None)
 

@@ -1,4 +1,4 @@
-"""What `holdfast explain` says of a job that is a run."""
+"""Reasons of `holdfast explain` for a job that is a run."""
 
 from collections.abc import Iterator, Sequence
 from uuid import UUID
@@ -58,7 +58,7 @@ def _reasons(run: RunView, trying: Sequence[Retrying]) -> Iterator[Reason]:
 
 
 def _waiting(run: RunView, the: str, trying: Sequence[Retrying]) -> Iterator[Reason]:
-    """Nothing, once what it waited for is there: then it waits its turn, as every job does."""
+    """Empty once the awaited event has come: then it waits its turn, as every job does."""
     if run.job_status != PENDING or run.due_at is None or run.due_at <= run.now:
         return
     advice = [_do(run, "show")]

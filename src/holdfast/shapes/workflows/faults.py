@@ -1,11 +1,11 @@
-"""What a workflow may raise, and what is raised in it."""
+"""Exceptions that workflows raise, and that are raised in them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ...errors import HoldfastError
 
-# asyncio ends the whole worker when a task raises one of these. In code of a run they are the failure of what raised them.
+# asyncio ends the whole worker when a task raises one of these. In the code of a run they count as its failure.
 EXITS = (SystemExit, KeyboardInterrupt)
 
 
@@ -58,7 +58,7 @@ class ContinueAsNew(BaseException):
     """Raised by wf.continue_as_new(). `except Exception` does not catch it."""
 
     def __init__(self, payload: str) -> None:
-        super().__init__("the run goes on in a new era")
+        super().__init__("the run continues in a new era")
         self.payload = payload
 
 
@@ -67,7 +67,7 @@ class Evicted(BaseException):
 
 
 class Diverged(BaseException):
-    """The code asks for something else than the history has. Its text is why the run is set aside."""
+    """The code asks for something other than the history has. Its text is the reason for setting the run aside."""
 
     def __init__(
         self,

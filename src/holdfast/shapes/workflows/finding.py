@@ -1,4 +1,4 @@
-"""The run that an operator means, and what was done to it."""
+"""The run that an operator means, and the result of an act."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What was done to a run."""
+    """The result of an act on a run."""
 
-    run: RunView  # as it stood before
+    run: RunView  # as it was before
     changed: bool
     # terminate: compensations that are not run; retry: steps that are made again; accept: records without a place;
     # drop_signal: its name

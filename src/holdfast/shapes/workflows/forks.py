@@ -1,4 +1,4 @@
-"""Another run with the first part of what a run has recorded: which part, and whether that makes sense."""
+"""Another run with the first part of a run's records: which part, and whether that is possible."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .timeline import Entry
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A run that goes on from a step of another."""
+    """A run that continues from a step of another."""
 
     run: RunView  # the one that was forked
     step: str  # the first of its records that the new one makes again
@@ -22,9 +22,9 @@ class Forked:
 
 
 def kept(run: RunView, entries: Sequence[Entry], step: str) -> tuple[Entry, list[Entry]]:
-    """The record that is meant, and those before it in the order in which they were written.
+    """The named record, and those before it in the order in which they were written.
 
-    A run that had lost its owner at that moment would have had them and no others, so code can go on from there. A push of
+    A run that had lost its owner at that moment would have had exactly those, so code can continue from there. A push of
     a compensation is written with the record behind it, and belongs to that one."""
     era = [entry for entry in entries if entry.era == run.era]
     found = _meant(run, era, entries, step)
@@ -68,7 +68,7 @@ def _check(run: RunView, era: Sequence[Entry], before: Sequence[Entry]) -> None:
 
 
 def still_open(run: RunView, what: str, keys: Sequence[str]) -> Refused:
-    """Their end reaches the run that started them, and no other."""
+    """Their end reaches only the run that started them."""
     return Refused(
         "fork_open",
         f"{what} before that step have not ended: {', '.join(keys)}. Only run {run.id!r} of {run.workflow} would hear of "

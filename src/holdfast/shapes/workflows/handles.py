@@ -1,4 +1,4 @@
-"""Runs as everybody outside of them sees them."""
+"""Runs as code outside of them sees them."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ _ENDED = ("completed", "failed", "cancelled", "terminated")
 _MAKES_DUE = ("start", "start_with_signal", "start_many", "signal", "cancel")
 
 
-class Reach:
+class RunAccess:
     """The database of the app that a workflow belongs to, or the caller's connection."""
 
     __slots__ = ("_binding", "_name")
@@ -65,7 +65,7 @@ class Reach:
         return done
 
     async def astart(self, new: StartRun, timeout: float | None, conn: object) -> Started:
-        """On our own connection together with others of this moment."""
+        """On our own connection, in one statement with other starts of this moment."""
         if conn is None:
             database = cast(AppProducer, self._binding.require(self._name)).database
             return await starter_of(database).start(new, timeout)
@@ -103,7 +103,7 @@ class Run(Generic[T_co]):
 
     def __init__(
         self,
-        reach: Reach,
+        reach: RunAccess,
         workflow: str,
         run_id: UUID | None,
         given: str,

@@ -1,4 +1,4 @@
-"""A transaction and whoever waits for it. Who leaves says so, and it does not commit; a commit that is under way is waited
+"""A transaction and the caller that waits for it. A caller that leaves prevents the commit; a commit in progress is waited
 for. Without that a step could be recorded as cancelled or timed out although its writes are there."""
 
 import asyncio
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Handover:
-    """Who was first: the transaction that is about to commit, or the caller who leaves. It may be in a thread."""
+    """Which was first: the transaction that is about to commit, or the caller that leaves. It may be in a thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,16 +22,16 @@ class Handover:
             return self._state == state
 
     def commits(self) -> bool:
-        """Asked by the transaction. False: the caller has left, so nothing may stay."""
+        """Called by the transaction. False: the caller has left, so nothing may be committed."""
         return self._become("commits")
 
     def leaves(self) -> bool:
-        """Asked by the caller. False: it is being committed, so its end is to be waited for."""
+        """Called by the caller. False: it is being committed, so the caller must wait for its end."""
         return self._become("left")
 
 
 async def settled(transaction: "asyncio.Task[T]", handover: Handover) -> T:
-    """What it returns. Cancelled before it commits: it ends without a trace, a thread by itself and later."""
+    """Its result. Cancelled before it commits, it ends without a trace; a thread ends by itself, later."""
     try:
         return await asyncio.shield(transaction)
     except asyncio.CancelledError:

@@ -1,10 +1,10 @@
-"""What the code of a run needs from the database, and nothing else: the line between replay and storage.
+"""Everything that the code of a run needs from the database: the boundary between replay and storage.
 
-`Workflow` and `drive` know this protocol. `DatabaseJournal` implements it: one per run, all of a worker's over one Recorder,
-which writes what all its runs have ready in one statement.
+`Workflow` and `drive` use this protocol. `DatabaseJournal` implements it: one per run, all of a worker's over one Recorder,
+which writes the rows of all its runs in one statement.
 
-Every write is guarded by the run's grant (id, generation, token). A run that is no longer ours raises Evicted and wrote
-nothing. JSON goes through here as text. Times are the database's.
+Every write is guarded by the run's grant (id, generation, token). For a run that has another owner it raises Evicted
+and writes nothing. JSON is passed as text. Times are the database's.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ class Record(NamedTuple):
     began: float | None = None  # seconds since 1970 by the worker's estimate of the database's clock
     input_hash: bytes | None = None
     linked: UUID | None = None  # the job or run that it started
-    ended: datetime | None = None  # by the same estimate, where the code went on before it was written
+    ended: datetime | None = None  # by the same estimate, if the code continued before it was written
 
 
 class Stored(NamedTuple):
-    """A row as the history has it: what was recorded, by which generation, and when by the database's clock."""
+    """A row of the history: what was recorded, by which generation, and when by the database's clock."""
 
     record: Record
     generation: int
@@ -61,9 +61,9 @@ class Stored(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a claim of this run finds."""
+    """The state of a run at its claim."""
 
-    id: str  # what it was started with
+    id: str  # the id it was started with
     run_id: UUID
     version: int
     era: int
@@ -71,7 +71,7 @@ class History(NamedTuple):
     rows: Sequence[Stored]  # in the order in which they were written
     cancel_requested: bool
     state: str  # of the run: open, compensating, ...
-    seed: UUID | None = None  # of a fork: the run whose random numbers it goes on with
+    seed: UUID | None = None  # of a fork: the run whose random numbers it continues
     cancel_reason: str | None = None
     paused: bool = False  # by an operator, before this claim
 
@@ -91,7 +91,7 @@ class Wait:
     until: datetime | None = None  # a deadline or the end of a sleep
     began: float | None = None
     cancellable: bool = (
-        True  # False: a cancel was raised before, or this is a compensation; it does not end the wait
+        True  # False: a cancel was raised before, or this is a compensation; a cancel does not end the wait
     )
 
 
@@ -113,15 +113,15 @@ class NewJobs:
 
     specs: str  # JSON text: a list of what holdfast.enqueue_specs() takes
     many: bool = False
-    limit: int | None = None  # at most as many of them at once
+    limit: int | None = None  # as many of them at once, at most
 
 
 class RecordRefused(HoldfastError):
-    """The database does not take a row, whatever is tried (a NUL in a text, say). Nothing of its entry was written."""
+    """The database refuses a row at every try (a NUL in a text, say). Nothing of its entry was written."""
 
 
 class CancelAsked(asyncio.Event):
-    """Somebody asked for a cancel of the run."""
+    """A cancel of the run was requested."""
 
     then: Callable[[], None] | None = None  # called once, when that happens
     why: str | None = None
@@ -136,8 +136,8 @@ class CancelAsked(asyncio.Event):
 
 
 class Journal(Protocol):
-    cancelled: CancelAsked  # set once somebody asked for a cancel, also when the history said so
-    paused: bool  # an operator asked for a pause, as far as is known here
+    cancelled: CancelAsked  # set once a cancel was requested, also if the history has it
+    paused: bool  # a pause was requested, as far as is known here
 
     def now(self) -> datetime:
         """The worker's estimate of the database's clock."""
@@ -152,48 +152,48 @@ class Journal(Protocol):
         ...
 
     def lost(self) -> bool:
-        """Whether the worker knows that the run is another owner's. Asked from any thread."""
+        """Whether the worker knows that the run has another owner. Called from any thread."""
         ...
 
     def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
-        """A body runs from now on, until beat(key, None) says that it has ended. For those who look at the run."""
+        """A body runs from now on, until beat(key, None) reports its end. For people who look at the run."""
         ...
 
     def beat(self, key: str, detail: str | None) -> None:
-        """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
+        """The progress of a running step; None: it has ended. Called from any thread; written regularly."""
         ...
 
     def failed(self, key: str, attempt: int, error: ErrorText) -> None:
-        """An attempt of a step failed. Written beside the others of its job, for people: nobody waits for it."""
+        """An attempt of a step failed. Written beside the others of its job, for people: nothing waits for it."""
         ...
 
     async def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
     ) -> datetime:
-        """Write these rows together, with what set_state() said and the events that were published. Returns the time they
+        """Write these rows together, with the value of set_state() and the published events. Returns the time they
         carry, once it is durable. RecordRefused: record a failure instead."""
         ...
 
     def record_at_end(self, rows: Sequence[Record]) -> None:
-        """Write these rows with the end of the run's job, however that ends."""
+        """Write these rows with the end of the run's job, in whatever way it ends."""
         ...
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
-        """If what it waits for is there (a signal: taken, the oldest first), or its time is over, or a cancel was asked for,
+        """If the awaited event has come (a signal: taken, the oldest first), or its time is over, or a cancel was requested,
         record that, with `rows`, and return the record. None: wait on, and nothing is written. The result of a signal is
         `{"value": its payload, "sent_at": ISO 8601, "key": its idempotency key}`, that of a child or call what it returned;
         the error of one that failed is `{"kind": ..., "message": ..., "attempts": ...}`."""
         ...
 
     async def receive(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored:
-        """Take all signals of its name that are there, and record them, with `rows`. The result is the list of their
+        """Take all waiting signals of its name, and record them, with `rows`. The result is the list of their
         payloads, the oldest first."""
         ...
 
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
-        """Until something came for this run (a signal, the end of a child or call, a cancel, a pause) or the time is there:
-        True. `resting`: nothing else of the run is at work, so its slot may go to another; False then says that it has
-        rested long enough, and is to suspend. May be cancelled at any time."""
+        """Until an event for this run has come (signal, end of a child or call, cancel, pause) or the time is over:
+        True. `resting`: nothing else of the run is running, so its slot may be given up; False then means that it has
+        rested long enough, and must suspend. May be cancelled at any time."""
         ...
 
     async def suspend(self, waits: Sequence[Wait]) -> bool:
@@ -201,8 +201,8 @@ class Journal(Protocol):
         ...
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
-        """`run(tx)` and the record of what it returned, in one transaction of their own. Once, whatever is lost: returns
-        what the history has. What `run` raises goes out as it is, and nothing of it stays."""
+        """`run(tx)` and the record of its result, in one separate transaction. Once, whatever is lost: returns
+        the recorded result. Errors of `run` go out as they are, and its writes are rolled back."""
         ...
 
     async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
@@ -210,11 +210,11 @@ class Journal(Protocol):
         ...
 
     async def compensates(self, yes: bool) -> None:
-        """The run undoes what it did, or goes on after that. For those who look at it; nothing depends on it."""
+        """The run compensates, or continues after that. For people who look at it; nothing depends on it."""
         ...
 
     async def start(self, child: NewChild, row: Record) -> Stored:
-        """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
+        """The child, its job and the record of its start, together. The record has the child's run as `linked`."""
         ...
 
     async def call(self, jobs: NewJobs, row: Record) -> None:
@@ -222,11 +222,11 @@ class Journal(Protocol):
         ...
 
     async def continue_as_new(self, payload: str) -> History:
-        """Fold this era's history; the run goes on in the next one under the same claim."""
+        """Fold this era's history; the run continues in the next one under the same claim."""
         ...
 
 
-# What handles ask of the store, next to this file: functions that return a Statement or a Flow, to be run on our own
+# The store functions of handles, next to this file: they return a Statement or a Flow, to be run on our own
 # connections or on the caller's (`conn=`).
 #
 #   start(StartRun) -> Started
@@ -261,6 +261,6 @@ class Look:
 
     run_id: UUID
     state: str
-    shown: str | None  # what set_state() said, JSON text
+    shown: str | None  # the value of set_state(), JSON text
     result: str | None  # JSON text
     error: str | None  # `Kind: message`

@@ -1,4 +1,4 @@
-"""What waits to be written, by run, so that runs take turns."""
+"""Rows that wait to be written, by run, so that runs take turns."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ MOST_BYTES = 1024 * 1024
 
 
 class Asked(Generic[T]):
-    """What one run wants to have done, and whoever waits for that."""
+    """A write that one run has requested, and its future."""
 
     __slots__ = ("done", "grant", "rows", "size", "what")
 
@@ -41,7 +41,7 @@ class Asked(Generic[T]):
 
 
 class Lane(Generic[T]):
-    """One kind of write: what waits for it, by run, so that runs take turns."""
+    """One kind of write: the waiting entries, by run, so that runs take turns."""
 
     def __init__(self) -> None:
         self._runs: dict[str, deque[Asked[T]]] = {}

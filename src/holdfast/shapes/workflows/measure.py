@@ -1,4 +1,4 @@
-"""What Prometheus reads of workflows."""
+"""Prometheus metrics of workflows."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from ...shape import Counted, CountedEnds, Gauge, Measures
 from ...store.queue_load import CAP
 from ...store.statement import Flow
 from .declare import KIND
-from .troubles import measured, parted_for
+from .health import measured, parted_for
 
 STATES = ("open", "suspended", "compensating", "paused", "diverged")
 

@@ -1,4 +1,4 @@
-"""Signals: what is sent to a run, checked when it is sent and typed when it is received."""
+"""Signals: messages to a run, checked when they are sent and typed when they are received."""
 
 import json
 import re
@@ -98,7 +98,7 @@ class Received(Generic[T_co]):
 
 
 class SignalMisfit(Misfit):
-    """A signal that was taken has a payload that is not of its type: SQL and other languages send what they like."""
+    """The payload of a received signal is not of its type: SQL and other languages may send anything."""
 
     def __init__(self, signal: Signal[Any], number: int, key: str, error: Misfit) -> None:
         super().__init__(
@@ -106,7 +106,7 @@ class SignalMisfit(Misfit):
         )
 
 
-# How it was set aside may stand before it, in plain words: a value that somebody sent stands in quotes, behind it.
+# The kind of divergence may stand before it, in plain words: values that senders chose are in quotes, behind it.
 _UNFIT = re.compile(
     "(?:[a-z, ]+: )?diverged: the payload of signal '[A-Za-z0-9_.-]+', number ([0-9]{1,9}) that '([A-Za-z0-9_./#-]+)' took, "
     "does not fit the code: "
@@ -114,7 +114,7 @@ _UNFIT = re.compile(
 
 
 def unfit(reason: str | None) -> tuple[str, int] | None:
-    """Of a run that was set aside for such a signal: the key of the call that took it, and which of those that it took."""
+    """For a run that was set aside for such a signal: the key of the call that took it, and its number in that call."""
     found = _UNFIT.match(reason or "")
     return (found[2], int(found[1])) if found else None
 

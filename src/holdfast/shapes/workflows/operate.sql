@@ -1,7 +1,7 @@
--- What operators ask of workflows, and the test kit.
+-- Operators' questions about workflows, and those of the test kit.
 
 -- part: workflow_view
--- A run as an operator sees it: `r` is the run, `w` its job. What it waits for counts only while it lies where it lay down.
+-- A run as an operator sees it: `r` is the run, `w` its job. Its waits count only while its job is as it was when it was put away.
        r.id, r.workflow, r.key, r.version, r.queue,
        CASE WHEN r.ended_at IS NOT NULL THEN r.state WHEN r.paused_at IS NOT NULL THEN 'paused'
             WHEN r.state = 'diverged' AND w.status = 'held' THEN 'diverged' WHEN r.state = 'compensating' THEN 'compensating'
@@ -73,7 +73,7 @@ looked AS (
 )
 
 -- name: workflow_list
--- Runs, the newest first, of those before a place: of the next $3 rows those that fit. What is shown of a run is read for those alone.
+-- Runs, the newest first, before a place: the matching ones of the next $3 rows. The shown details are read only for those.
 -- $1 the place: a run's id, $2 seconds since it was started at most, $3 rows to look at, $4 how many, $5 workflow, $6 states, $7 tag
 WITH
 -- with part: workflow_listed
@@ -97,7 +97,7 @@ FROM found f JOIN holdfast.workflow_runs r ON r.id = f.id
 ORDER BY r.id DESC;
 
 -- name: workflow_list_end
--- The last of the rows that a page looks at; none: they are fewer, so there are no more.
+-- The last of the rows that a page reads; none: there are fewer, so there are no more.
 -- $1 the place, $2 seconds since they were started, $3 rows to look at
 WITH
 -- with part: workflow_listed
@@ -120,8 +120,8 @@ WHERE r.ended_at IS NULL AND ($1::text IS NULL OR r.workflow = $1) AND r.id > co
 ORDER BY r.id LIMIT $3::int;
 
 -- name: workflow_timeline
--- What a run recorded, in all its eras, in the order in which it was written: of an open era from its steps, of a folded one from the history. Behind them
--- the steps that its owner says are at work.
+-- The records of a run, in all its eras, in the order in which they were written: of an open era from its steps, of a folded one from the history. After them
+-- the steps that its owner reports as running.
 -- $1 run
 WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
     SELECT w.lease_generation, c.worker FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id
@@ -171,8 +171,8 @@ ORDER BY s.seq;
 SELECT CASE WHEN r.ended_at IS NOT NULL THEN r.state END FROM holdfast.workflow_runs r WHERE r.id = $1::uuid FOR NO KEY UPDATE;
 
 -- name: workflow_take_up
--- A run that diverged from its code is to be tried again, by whatever code workers have now: as long as it lies where it was looked at.
--- $1 queue, $2 run, $3 generation, $4 keys of records that lose their place: they are no longer in the way of code that does not ask for them
+-- A run that diverged from its code is tried again, by the current code of workers: if its job is unchanged since it was read.
+-- $1 queue, $2 run, $3 generation, $4 keys of records that lose their place: they no longer block code that does not ask for them
 WITH job AS (
     UPDATE holdfast.work w SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now()
     WHERE w.queue = $1 AND w.id = $2::uuid AND w.status = 'held' AND w.lease_generation = $3::bigint RETURNING w.id
@@ -232,7 +232,7 @@ RETURNING s.name;
 SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.outcome = 'retrying' ORDER BY s.n LIMIT 5;
 
 -- part: workflow_oldest
--- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are looked at.
+-- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are read.
 oldest AS MATERIALIZED (
     SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep, r.state,
            w.status, w.lease_generation, w.available_at
@@ -242,7 +242,7 @@ oldest AS MATERIALIZED (
 )
 
 -- name: workflow_lost_runs
--- Of the oldest runs ($1 rows are looked at), those that are open and have no job.
+-- Of the oldest runs ($1 rows are read), those that are open and have no job.
 -- $1 how many
 SELECT r.id, r.workflow, r.key, 'lost'
 FROM (SELECT r.* FROM holdfast.workflow_runs r ORDER BY r.id LIMIT $1::int) r

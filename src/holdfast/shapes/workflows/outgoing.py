@@ -1,4 +1,4 @@
-"""Events that a run publishes: how the log is reached without knowing the shape that owns it."""
+"""Events that a run publishes: the log is reached without an import of the shape that owns it."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class NewEvent(Protocol):
 
 class Name(Protocol):
     def __call__(self, event: object, /) -> str:
-        """The type of what publish() was given. InvalidEvent: it is no event."""
+        """The type of publish()'s argument. InvalidEvent: it is no event."""
         ...
 
 
@@ -40,19 +40,19 @@ class Encode(Protocol):
         event_id: UUID | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> NewEvent:
-        """What publish() was given, as the log takes it. InvalidEvent says what does not fit."""
+        """publish()'s arguments, as the log takes them. InvalidEvent names the part that does not fit."""
         ...
 
 
 class Events(NamedTuple):
-    """What runs need of the events shape. `holdfast.registry.Registry` has it, for shapes do not know each other."""
+    """What runs need from the events shape. `holdfast.registry.Registry` provides it: shapes do not import each other."""
 
     name: Name
     encode: Encode
 
 
 def event_id(run_id: UUID, era: int, key: str) -> UUID:
-    """Of a publish: the same however often it is tried, and whoever does it."""
+    """Of a publish: the same at every try and in every process."""
     return uuid5(run_id, f"{era}\n{key}")
 
 

@@ -1,4 +1,4 @@
-"""Runs of workflows on the dashboard: which are stuck and on what, and what one run did."""
+"""Runs of workflows on the dashboard: which are stuck and on what, and the records of one run."""
 
 import json
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from ...operate.procedure import Procedure, run
 from ...operate.wording import several
 from ...pages import (
     Act,
+    ActResult,
     Alert,
-    Asked,
     Bar,
     Bars,
     Block,
@@ -25,11 +25,11 @@ from ...pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Pages,
     Preview,
     Problem,
     Row,
-    Said,
     Secret,
     State,
     Table,
@@ -58,14 +58,14 @@ _OVER = ("completed", "failed", "cancelled", "terminated")
 _RUN = Field("run")
 _WHY = Field("reason", "Why", required=False, hint="It is kept with the run and in the audit.")
 _MOST = 500  # lines of a timeline
-_PATIENCE = 0.05  # seconds of a search: who looks for few among very many goes on by a link
+_PATIENCE = 0.05  # seconds of a search: a search for few among very many continues by a link
 
 
 def _state(one: RunView) -> State:
     return State(one.state, _TONES.get(one.state, "due"))
 
 
-def _list(asked: Asked) -> Procedure[View]:
+def _list(asked: PageRequest) -> Procedure[View]:
     query = asked.query
     state, since = query.get("state") or None, query.get("since") or None
     seconds = None if since is None else parse_duration(since)
@@ -131,7 +131,7 @@ def _offers(one: RunView) -> list[Offer]:
     return [Offer("workflow retry", given), *found] if one.state == "diverged" else found
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     whole = yield from verbs.show(asked.path["run"])
     one = whole.run
     entries = whole.entries[-_MOST:]
@@ -158,7 +158,7 @@ def _one(asked: Asked) -> Procedure[View]:
 
 
 def _facts(whole: Shown) -> list[tuple[str, Cell]]:
-    """As `workflow show` says them; what is somebody's data or reason as such, for it is not for everybody."""
+    """As `workflow show` prints them; data and reasons of people are marked, because not everybody may see them."""
     one = whole.run
     own: dict[str, Cell] = {
         "state": bars.stands(one),
@@ -194,7 +194,7 @@ def _bar(entry: Entry) -> Bar:
 
 
 def _waiting(one: RunView, entries: Sequence[Entry]) -> list[Bar]:
-    """What it waits for now, from its last record on. Nothing is written down of it before it is over."""
+    """What it waits for now, after its last record. A wait is recorded only when it is over."""
     if one.ended_at is not None or not (waits := bars.waits_for(one)):
         return []
     since = max((e.ended_at or e.began_at for e in entries), default=one.created_at)
@@ -222,7 +222,7 @@ def _record(entry: Entry) -> Row:
 
 
 def _undo(whole: Shown) -> list[Facts]:
-    """What a cancel would undo, in its order."""
+    """The compensations that a cancel would run, in order."""
     left = verbs.undone(whole.entries, whole.run.era)
     if not left or whole.run.state in _OVER:
         return []
@@ -238,25 +238,25 @@ def _in_use() -> Procedure[bool]:
 # Acts ---------------------------------------------------------------------------------------------------------------
 
 
-def _said(act: Any, text: str) -> Said:
-    return Said(
+def _said(act: Any, text: str) -> ActResult:
+    return ActResult(
         f"Run {act.run.id} of {act.run.workflow} {text}.",
         {"changed": act.changed},
         f"workflows/{act.run.run_id}",
     )
 
 
-def _pause(given: Given) -> Procedure[Said]:
+def _pause(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.pause(given["run"])
     return _said(act, "is paused" if act.changed else "was paused already")
 
 
-def _resume(given: Given) -> Procedure[Said]:
+def _resume(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.resume(given["run"])
     return _said(act, "is resumed" if act.changed else "was not paused")
 
 
-def _signal(given: Given) -> Procedure[Said]:
+def _signal(given: Given) -> Procedure[ActResult]:
     try:
         payload = json.loads(given.get("payload") or "null")
     except (ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ def _signal(given: Given) -> Procedure[Said]:
     return _said(act, f"got the signal {given['signal']}")
 
 
-def _cancel(given: Given) -> Procedure[Said]:
+def _cancel(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.cancel(given["run"], given.get("reason", ""))
     return _said(act, "is asked to end" if act.changed else "was asked to end before")
 
@@ -279,13 +279,13 @@ def _preview_cancel(given: Given) -> Procedure[Preview]:
     return Preview(f"Run {whole.run.id} of {whole.run.workflow} would be asked to end.{undo}")
 
 
-def _retry(given: Given) -> Procedure[Said]:
+def _retry(given: Given) -> Procedure[ActResult]:
     act = yield from retry(given["run"])
     again = f", and makes again: {', '.join(act.about)}" if act.about else ""
     return _said(act, f"is tried again{again}")
 
 
-def _terminate(given: Given) -> Procedure[Said]:
+def _terminate(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.terminate(given["run"], given.get("reason", ""))
     left = f"; not undone: {', '.join(act.about)}" if act.about else ""
     return _said(act, f"is terminated{left}")
@@ -307,7 +307,7 @@ def _preview_fork(given: Given) -> Procedure[Preview]:
     return Preview(f"{said}from {first.key} on. This one stays as it is.")
 
 
-def _fork(given: Given) -> Procedure[Said]:
+def _fork(given: Given) -> Procedure[ActResult]:
     version = given.get("version") or ""
     if version and not (version.isascii() and version.isdigit() and len(version) < 10):
         raise ConfigurationError(f"version must be a whole number, not {version[:40]!r}")
@@ -315,7 +315,7 @@ def _fork(given: Given) -> Procedure[Said]:
         given["run"], given["step"], new_id=given.get("id") or None, version=int(version) if version else None
     )
     said = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}, from {made.step} on."
-    return Said(said, {"run": made.run_id, "id": made.id, "kept": made.kept}, f"workflows/{made.run_id}")
+    return ActResult(said, {"run": made.run_id, "id": made.id, "kept": made.kept}, f"workflows/{made.run_id}")
 
 
 def _fork_words(given: Given) -> list[str]:

@@ -1,4 +1,4 @@
-"""Branches: several lines of execution of one run. Each has a scope of its own, so that its steps count by themselves."""
+"""Branches: several lines of execution of one run. Each has a separate scope, so that its steps are counted separately."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ from .journal import Record, Stored
 from .replay import Place
 from .steps import Step
 
-PATIENCE = 5.0  # seconds that a branch that lost may do something else than calling wf
+PATIENCE = 5.0  # seconds that a branch that lost may run without a call of wf
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -35,7 +35,7 @@ class Branch(Generic[T_co]):
 
 
 class _Family:
-    """The branches of one parallel call. The caller does not count as busy until it can go on."""
+    """The branches of one parallel call. The caller does not count as busy until it can continue."""
 
     def __init__(self, core: Core, count: int, *, first: bool) -> None:
         self._core = core
@@ -92,7 +92,7 @@ def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
 
 
 async def _branch(core: Core, call: Any, scope: Scope, family: _Family) -> Any:
-    """One branch in a task of its own."""
+    """One branch in a separate task."""
     try:
         if isinstance(call, Step):
             return await call._value(scope)
@@ -109,8 +109,8 @@ async def _branch(core: Core, call: Any, scope: Scope, family: _Family) -> Any:
 
 
 async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list[Any]:
-    """All of them, to the end. The first in the order of the arguments that failed is raised: which of them failed earlier
-    is nothing that a replay could know."""
+    """All of them, to the end. The error of the first failed argument is raised: which of them failed earlier
+    is unknown in a replay."""
     scope = core.scope(verb)
     _check(calls, verb)
     scopes = _scopes(core, scope, calls)
@@ -184,9 +184,9 @@ def _decision(core: Core, scope: Scope, place: Place, calls: Sequence[Any]) -> S
 async def _pushed_before(
     core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int | None
 ) -> None:
-    """The others lost; all did where there is no winner. One that had pushed compensations goes as far as its records, so
-    that they are known again: what it did is to be undone as if its owner was not lost. Nobody asks for the records of
-    the rest."""
+    """The others lost; all did if there is no winner. A branch that had pushed compensations replays its records, so
+    that they are known again: its steps must be undone as if its owner was not lost. The records of the rest are not
+    asked for."""
     again = []
     elsewhere = any(map(core.replay.has_records, core.made))  # a branch that one of these may have begun
     for index, (call, scope) in enumerate(zip(calls, scopes, strict=True)):
@@ -242,7 +242,7 @@ async def _cancel(tasks: "list[asyncio.Task[Any]]", scopes: Sequence[Scope]) -> 
 
 
 def _noted(tasks: "list[asyncio.Task[Any]]") -> None:
-    """One failure is raised. asyncio would report the others as forgotten."""
+    """One failure is raised. asyncio would report the others as unhandled."""
     for task in tasks:
         if not task.cancelled():
             task.exception()

@@ -118,7 +118,7 @@ SELECT r.answer, r.result, r.at FROM holdfast.workflow_receive($1, $2::uuid, $3:
 SELECT s.answer FROM holdfast.workflow_suspend($1, $2::uuid[], $3::text::bigint[], $4::uuid[], $5::text::jsonb, $6::timestamptz[], $7::text::boolean[]) s ORDER BY s.ordinal;
 
 -- name: workflow_at_work
--- Steps of runs that are at work for a while, as their owners say now and then. What an older owner says comes too late.
+-- Steps of runs that run for a while, as their owners report regularly. A report of an older owner comes too late.
 -- $1 runs, $2 generations, $3 eras, $4 steps; NULL: none is any more
 WITH given AS MATERIALIZED (
     SELECT g.* FROM ROWS FROM (unnest($1::uuid[]), unnest($2::bigint[]), unnest($3::int[]), unnest($4::text::text[])) AS g(run_id, generation, era, steps)
@@ -144,7 +144,7 @@ CROSS JOIN LATERAL (
 ORDER BY d.n;
 
 -- name: workflow_compensates
--- A run begins to compensate, or goes on after that: for those who look at it. Nobody is waited for; where somebody holds the run it says nothing.
+-- A run begins to compensate, or continues after that: for people who look at it. It waits for no lock; if the run is locked, nothing is written.
 -- $1 queue, $2 id, $3 generation, $4 token, $5 the state from now on, $6 the state before
 WITH ok AS MATERIALIZED (
     SELECT w.id FROM holdfast.work w
@@ -156,7 +156,7 @@ WITH ok AS MATERIALIZED (
 UPDATE holdfast.workflow_runs r SET state = $5::text FROM run WHERE r.id = run.id AND r.state = $6::text;
 
 -- name: workflow_changed
--- What came for runs that rest, or are at work: how many messages are unread, the last of them, and whether a cancel or a pause was asked for, and why.
+-- News for runs that rest, or run: how many messages are unread, the last of them, and whether a cancel or a pause was requested, and why.
 -- $1 ids
 SELECT r.id::text, coalesce(s.unread, 0), coalesce(s.last, 0), r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.paused_at IS NOT NULL,
        CASE WHEN r.cancel_requested_at IS NOT NULL THEN nullif(r.cancel_reason, '') WHEN r.deadline <= holdfast.now() THEN 'its timeout is over' END

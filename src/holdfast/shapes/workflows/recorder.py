@@ -1,8 +1,8 @@
-"""The recorder: what all runs of a worker have ready goes into the database in one statement.
+"""The recorder: the waiting rows of all runs of a worker are written in one statement.
 
-A batch is what came while the last one was written, as in the settler. Runs take turns in it. What was given stays here
-until the database has taken or refused it: over an outage, and over a bad neighbour. A row that the database refuses harms
-its own entry alone, whose owner hears why.
+A batch is what arrived while the last one was written, as in the settler. Runs take turns in it. An entry stays here
+until the database has taken or refused it, through an outage or a bad neighbour. A row that the database refuses affects
+its own entry only, whose owner gets the error.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from . import store
 from .faults import Evicted
 from .journal import History, Record, RecordRefused, Stored, Wait
 from .lanes import MOST_ROWS, Asked, Lane
-from .working import LONG, FailedAttempt, Said, Told, log_failed, say
+from .working import LONG, FailedAttempt, ReportedProgress, StepProgress, log_failed, say
 
 T = TypeVar("T")
-LEAST_RUNS = 8  # of a batch that is cut in half
+LEAST_RUNS = 8  # of a batch that is split in half
 TURNS = 4  # of the loop, from the record of a step to that of the next one
-BUSY = 0.05  # seconds until a row is tried again that somebody holds
-BEAT = 0.1  # seconds between two looks at what came for runs that rest
-SLOW = 1.0  # and for those that are at work
+BUSY = 0.05  # seconds until a locked row is tried again
+BEAT = 0.1  # seconds between two reads for runs that rest
+SLOW = 1.0  # and for those that are running
 
 
 class Watcher(Protocol):
     def heard(self, seen: store.Seen) -> None:
-        """What the latest look found for its run."""
+        """The news of the latest read for its run."""
 
-    def at_work(self, before: float) -> Said:
-        """What there is to say of its steps."""
+    def at_work(self, before: float) -> StepProgress:
+        """The progress of its steps."""
         ...
 
 
@@ -60,9 +60,9 @@ class Recorder:
         self._wake = asyncio.Event()
         self._look = asyncio.Event()
         self._watched: weakref.WeakValueDictionary[str, Watcher] = weakref.WeakValueDictionary()
-        self._resting: set[str] = set()  # of them, those that wait for nothing else
+        self._resting: set[str] = set()  # of them, those that only wait
         self._looked_at = 0.0
-        self._told = Told()
+        self._told = ReportedProgress()
         self.drift = 0.0  # of the database's clock against ours
         self._tasks: list[asyncio.Task[None]] = []
         self.users = 0
@@ -83,7 +83,7 @@ class Recorder:
         await self._session.close()
         await self._looking.close()
 
-    # What runs ask ------------------------------------------------------------------------------------------------------
+    # Called by runs ------------------------------------------------------------------------------------------------------
 
     async def record(self, grant: Owned, rows: Sequence[Record], shown: str | None) -> datetime:
         size = 0 if shown is None else len(shown)
@@ -109,14 +109,14 @@ class Recorder:
         return await future
 
     def failed(self, attempt: FailedAttempt) -> None:
-        """It is written before whatever its run has ready after it."""
+        """It is written before any later entry of its run."""
         self._failed.append(attempt)
         self._wake.set()
 
     def _ask(
         self, lane: Lane[T], grant: Owned, what: T, size: int = 0, rows: int = 1
     ) -> "asyncio.Future[Any]":
-        """Waits to be done; the future is what comes of it."""
+        """Queues a write; the future gets its result."""
         if not self._tasks:
             self.start()
         done = self._loop.create_future()
@@ -125,13 +125,13 @@ class Recorder:
         return done
 
     def watch(self, run: str, watcher: Watcher) -> None:
-        """Tell what comes for this run, for as long as the watcher lives."""
+        """Report events for this run, as long as the watcher lives."""
         self._watched[run] = watcher
         self.start()
 
     @contextlib.contextmanager
     def closely(self, run: str) -> Iterator[None]:
-        """It rests: look often."""
+        """It rests: read often."""
         self._resting.add(run)
         self._look.set()
         try:
@@ -147,18 +147,18 @@ class Recorder:
         self.drift = at.timestamp() - (asked_at + time.time()) / 2 - self._database.clock.offset
 
     def look(self) -> None:
-        """Something may have come: look now."""
+        """An event may have come: read now."""
         self._look.set()
 
     async def run(self, statement: Callable[[], Statement[T]]) -> T:
-        """A statement that is one run's own; an outage is waited out."""
+        """A statement of one run alone; an outage is waited out."""
         while True:
             try:
                 return await self._database.arun(statement)
             except (DatabaseUnavailable, Contended, LockTimeout):
                 await asyncio.sleep(BUSY * 4)
 
-    # What the loops do --------------------------------------------------------------------------------------------------
+    # The loops --------------------------------------------------------------------------------------------------
 
     async def _forever(self, once: Callable[[], Awaitable[None]]) -> None:
         pause = 0.1
@@ -203,8 +203,8 @@ class Recorder:
             raise
 
     async def _others_come(self) -> None:
-        """Where few have come, the loop turns a few times, so that those that the last statement let go on come too: else
-        runs that were started together stay a batch of their own."""
+        """If few have come, the loop turns a few times, so that those that the last statement released come too: otherwise
+        runs that were started together stay a separate batch."""
         for _ in range(TURNS):
             if len(self._records) * 4 >= len(self._watched):
                 return
@@ -221,7 +221,7 @@ class Recorder:
             for queue, part in by_queue.items():
                 await self._in_parts(queue, part, write)
         except BaseException:
-            for asked in batch:  # kept: whoever waits goes on waiting
+            for asked in batch:  # kept: its caller keeps waiting
                 if not asked.done.done():
                     lane.add(asked)
             raise
@@ -229,7 +229,7 @@ class Recorder:
     async def _in_parts(
         self, queue: str, part: list[Asked[T]], write: Callable[[str, list[Asked[T]]], Awaitable[None]]
     ) -> None:
-        """Halved until the row that the database refuses is alone."""
+        """Halved until the refused row is alone."""
         part = [asked for asked in part if not asked.done.done()]
         if not part:
             return
@@ -251,7 +251,7 @@ class Recorder:
         return self._records if write == self._write_records else other
 
     def _later(self, lane: Lane[T], asked: Asked[T]) -> None:
-        """Somebody holds its row: once more in a moment."""
+        """Its row is locked: once more in a moment."""
 
         def again() -> None:
             lane.add(asked)
@@ -262,7 +262,7 @@ class Recorder:
     async def _write_records(self, queue: str, batch: list[Asked[store.Entry]]) -> None:
         said: dict[str, int] = {}
         entries = [asked.what for asked in batch]
-        for n, entry in enumerate(entries):  # of several, the last word of a run counts
+        for n, entry in enumerate(entries):  # of several heartbeats of a run, the last counts
             if entry.shown is not None:
                 if (before := said.get(entry.grant.id_text)) is not None:
                     entries[before] = entries[before]._replace(shown=None)
@@ -291,7 +291,7 @@ class Recorder:
             elif states and all(state.state == "recorded" for state in states) and asked.what.shown is None:
                 asked.end(max(state.at for state in states if state.at is not None))
             elif states and all(state.state == "recorded" for state in states):
-                # All but what its code says of itself, which is not worth another try of the rows.
+                # All but the progress of its code, which is not worth another try of the rows.
                 self._later(
                     self._records,
                     Asked(asked.grant, store.Entry(asked.grant, (), asked.what.shown), asked.done),
@@ -302,7 +302,7 @@ class Recorder:
                 self._later(self._records, asked)
 
     async def _say_again(self, queue: str, asked: Asked[store.Entry]) -> None:
-        """No rows, and what its code says of itself was not written: busy, or lost?"""
+        """No rows, and the progress was not written: busy, or lost?"""
         (state,) = await self._session.run(
             store.check(queue, [(asked.grant, Record("?", "decision", "done"))])
         )
@@ -355,7 +355,7 @@ class Recorder:
                     future.set_result(history)
 
     async def _look_all(self) -> None:
-        """One statement for all that rest, or are at work."""
+        """One statement for all that rest, or are running."""
         self._look.clear()
         now = time.monotonic()
         everybody = now - self._looked_at >= SLOW
@@ -372,7 +372,7 @@ class Recorder:
                 await self._look.wait()
 
     async def _say_at_work(self) -> None:
-        """For those who look at runs; nobody waits for it."""
+        """For people who look at runs; nothing waits for it."""
         before = self.time() - LONG
         if news := self._told.news([watcher.at_work(before) for watcher in list(self._watched.values())]):
             await self._looking.run(say(news))
@@ -394,7 +394,7 @@ def recorder_of(database: Database) -> Recorder:
 
 
 def forget(database: Database, recorder: Recorder) -> None:
-    """It is closed: who asks next gets another."""
+    """It is closed: the next caller gets another."""
     found = _RECORDERS.get(asyncio.get_running_loop())
     if found is not None and found.get(database) is recorder:
         del found[database]

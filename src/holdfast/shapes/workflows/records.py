@@ -1,4 +1,4 @@
-"""What a run has to write: rows that wait for the next record, events with them, and what its code says of itself."""
+"""The writes of a run: rows that wait for the next record, events with them, and the progress of its code."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ MOST_LATER = 4096  # characters of a result that may be written with the end of 
 
 class Records(ABC):
     def __init__(self, journal: Journal, replay: Replay, most: int, *, writes: bool) -> None:
-        """`most` records that the history may have. `writes`: False where a history is only looked at."""
+        """`most` records that the history may have. `writes`: False if a history is only checked."""
         self.loop = asyncio.get_running_loop()
         self.journal = journal
         self.replay = replay
@@ -32,21 +32,21 @@ class Records(ABC):
         self._pending: list[Record] = []
         self._outgoing: dict[str, tuple[Record, NewEvent]] = {}  # by their key, until they are written
         self._shown: str | None = None
-        self._writing = 0  # records that are on their way,
-        self._writing_size = 0  # and what they hold
-        self.behind = False  # something waits to be written that must be durable before anything else begins
+        self._writing = 0  # records that are being written,
+        self._writing_size = 0  # and their content
+        self.behind = False  # a waiting entry must be durable before anything else begins
         self.flushing = False
-        self._flushed: asyncio.Future[None] | None = None  # the end of one that others wait for
+        self._flushed: asyncio.Future[None] | None = None  # the end of one that other branches wait for
         self._soon: asyncio.Task[None] | None = None
 
     @abstractmethod
     def lost(self, error: BaseException) -> NoReturn:
-        """The database could not be written, or the run is another owner's."""
+        """The database could not be written, or the run has another owner."""
         raise NotImplementedError
 
     @abstractmethod
     def refused(self, error: RecordRefused) -> NoReturn:
-        """The database takes neither what happened nor that it failed, and would not at another try."""
+        """The database refuses both the result and its failure, and would at another try."""
         raise NotImplementedError
 
     def later(self, row: Record) -> None:
@@ -54,7 +54,7 @@ class Records(ABC):
         self._pending.append(row)
 
     def known(self) -> list[Stored]:
-        """What is recorded, and the markers of patches that wait for another record: at the end there is none."""
+        """The records, and the markers of patches that wait for another record: at the end there is none."""
         at = self.journal.now()
         markers = [Stored(row, 0, at) for row in self._pending if row.kind == "patch"]
         return [*self.replay.rows(), *markers]
@@ -65,7 +65,7 @@ class Records(ABC):
         self._pending.append(row)
 
     async def published(self, key: str) -> Stored:
-        """Durable when it returns. Where another branch is about to write it too, it is one event, by its id."""
+        """Durable when it returns. If another branch is about to write it too, it is one event, by its id."""
         if self._outgoing.get(key, (None,))[0] in self._pending:
             await self.flush()
         elif (other := self._outgoing.get(key)) is not None:
@@ -102,7 +102,7 @@ class Records(ABC):
             raise
         except RecordRefused as error:
             self.refused(error)
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
         finally:
             self._writing -= 1
@@ -112,8 +112,8 @@ class Records(ABC):
         return Stored(row, 0, at)
 
     def record_later(self, row: Record, at: datetime) -> Stored:
-        """The code goes on with it at once. It is durable before anything else begins, or it ends with the run: code between
-        two calls only computes. Where it does something else for a while, it is written meanwhile."""
+        """The code continues with it at once. It is durable before anything else begins, or it ends with the run: between
+        two calls code only computes. If it takes long, the record is written meanwhile."""
         self._check_length(row)
         kept = Stored(row, 0, at)
         self._pending.append(row)
@@ -127,7 +127,7 @@ class Records(ABC):
             self._soon = self.loop.create_task(self._quietly())
 
     async def _quietly(self) -> None:
-        with contextlib.suppress(Exception, Evicted):  # the code hears of it at its next call
+        with contextlib.suppress(Exception, Evicted):  # the code learns it at its next call
             await self.flush()
 
     async def close(self) -> None:
@@ -137,8 +137,8 @@ class Records(ABC):
         self._soon = None  # whose context knows the run
 
     async def flush(self) -> None:
-        """Before what is not written by record(), and before it is put away: what decides which way a replay goes must stand
-        in front of it, and events do not wait for the end of a wait. One that another branch has begun is waited for."""
+        """Before a write that does not go through record(), and before the run is put away: records that decide the way of a
+        replay must be written first, and events do not wait for the end of a wait. Writes of others are waited for."""
         while self.flushing:
             await self._other_flush()
         if self.behind or any(row.kind in ("patch", "event") for row in self._pending):
@@ -152,7 +152,7 @@ class Records(ABC):
             raise self.stopped
 
     def _begin_flush(self) -> bool:
-        """What must be durable before anything else begins is being written: other branches wait for it."""
+        """Entries that must be durable before anything else begins are being written: other branches wait for them."""
         if self.behind:
             self.flushing = True
             return True
@@ -171,8 +171,8 @@ class Records(ABC):
         await asyncio.shield(self._flushed)
 
     async def finish(self, *, completed: bool = False) -> None:
-        """Events, with what stands before them, and what set_state() said last. What is left of a run that completed goes
-        with its end. Rows that wait for another record are of no use to anybody."""
+        """Events, with the rows before them, and the last value of set_state(). The rest of a run that completed is written
+        with its end. Rows that wait for another record are dropped."""
         while self.flushing:
             await self._other_flush()
         if not self._writes or not (self.behind or self._outgoing or self._shown is not None):
@@ -195,7 +195,7 @@ class Records(ABC):
             except RecordRefused as refused:
                 if not any(row.ended for row in rows):
                     raise
-                # The code went on with what is refused: from its failure on it goes another way.
+                # The code continued with the refused value: from its failure on it takes another way.
                 await self._write([_refused(row, refused) if row.ended else row for row in rows], shown)
                 raise Evicted from refused
         except asyncio.CancelledError:
@@ -204,7 +204,7 @@ class Records(ABC):
             raise
         except RecordRefused as error:
             self.refused(error)
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
 
     async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
@@ -217,13 +217,13 @@ class Records(ABC):
         return await self._taken(lambda rows: self.journal.decide(wait, rows))
 
     async def receive(self, wait: Wait) -> Stored:
-        """All signals of a name that are there."""
+        """All waiting signals of a name."""
         row = await self._taken(lambda rows: self.journal.receive(wait, rows))
         assert row is not None
         return row
 
     async def _taken(self, ask: Callable[[Sequence[Record]], Awaitable[Stored | None]]) -> Stored | None:
-        """What came from outside, with the rows that wait for another record."""
+        """Messages from outside, with the rows that wait for another record."""
         if self.stopped is not None:
             raise self.stopped
         await self.flush()
@@ -235,7 +235,7 @@ class Records(ABC):
             raise
         except RecordRefused as error:
             self.refused(error)
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
         if row is None:
             self._put_back(rows)
@@ -246,7 +246,7 @@ class Records(ABC):
         return row
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
-        """What `run` raises, or its commit, is the failure of the step. An outage does not reach the code."""
+        """An error of `run`, or of its commit, is the failure of the step. An outage does not reach the code."""
         failed: list[BaseException] = []
 
         async def body(tx: Any) -> str:
@@ -280,7 +280,7 @@ class Records(ABC):
             self.lost(error)
         except (
             BadRow
-        ) as error:  # what its commit said: a deferred constraint, or a result that cannot be stored
+        ) as error:  # the error of its commit: a deferred constraint, or a result that cannot be stored
             raise error.__cause__ or error from None
         self.replay.keep(kept)
         return kept
@@ -291,7 +291,7 @@ class Records(ABC):
             kept = await self.journal.start(child, row)
         except ConfigurationError:
             raise
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
         self.replay.keep(kept)
         return kept
@@ -302,7 +302,7 @@ class Records(ABC):
             await self.journal.call(jobs, row)
         except ConfigurationError:
             raise
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
         self._keep([row], self.journal.now())
 
@@ -317,7 +317,7 @@ class Records(ABC):
 
     def _keep(self, rows: Sequence[Record], at: datetime) -> None:
         for row in rows:
-            if row.ended is None:  # else it was kept when the code went on with it
+            if row.ended is None:  # otherwise it was kept when the code continued with it
                 self._outgoing.pop(row.key, None)
                 self.replay.keep(Stored(row, 0, at))
 
@@ -328,7 +328,7 @@ class Records(ABC):
             return
         if length >= self._most:
             raise WorkflowFailed(
-                f"the history has {length:,} records, which is the limit. Use wf.continue_as_new() now and then, "
+                f"the history has {length:,} records, which is the limit. Use wf.continue_as_new() regularly, "
                 "or declare the workflow with a larger max_history",
                 kind="HistoryTooLong",
             )
@@ -344,7 +344,7 @@ class Records(ABC):
 
 
 def _refused(row: Record, error: RecordRefused) -> Record:
-    """What is recorded in its stead."""
+    """The record that replaces it."""
     text = {"kind": "RecordRefused", "message": storable(str(error))[:8192], "attempts": row.attempts}
     return row._replace(outcome="failed", result=None, error=json.dumps(text))
 

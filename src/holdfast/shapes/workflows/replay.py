@@ -1,7 +1,7 @@
-"""What a run's history says to its code: the pure part, without a database, a clock or asyncio.
+"""A run's history for its code: the pure part, without a database, a clock or asyncio.
 
 A call has a key, `scope/name#n`, and a place in its scope, both taken when it is called. A key that the history has is a
-hit, wherever it has moved. A key that it does not have is new, unless something that was recorded before this place has
+hit, wherever it has moved. A key that it does not have is new, unless a record from before this place has
 not been asked for yet: then the code is not the code that wrote the history.
 """
 
@@ -20,7 +20,7 @@ ADVICE = "see holdfast workflow check"
 
 
 class Place(NamedTuple):
-    """Where a recorded call stands. `ordinal` is None for what has no order: patch markers and compensations."""
+    """The place of a recorded call. `ordinal` is None if it has no order: patch markers and compensations."""
 
     key: str
     scope: str
@@ -86,7 +86,7 @@ class Replay:
         return state.parallel
 
     def find(self, place: Place, kind: Kind) -> Stored | None:
-        """What the history has at this place. None: nothing, and the call is to be made. Diverged: another one's turn."""
+        """The record of this place. None: there is none, and the call must be made. Diverged: another call's turn."""
         state = self._scope(place.scope)
         if state.unasked.pop(place.key, None) is not None:
             self._left -= 1
@@ -116,7 +116,7 @@ class Replay:
         return None
 
     def end(self, scope: str) -> None:
-        """The function, or a branch, has returned: all that was recorded of its scope must have been asked for."""
+        """The function, or a branch, has returned: all records of its scope must have been asked for."""
         state = self._scope(scope)
         if state.unasked:
             key, ordinal = min(state.unasked.items(), key=lambda item: item[1])
@@ -129,13 +129,13 @@ class Replay:
             )
 
     def drop(self, scope: str) -> None:
-        """A branch that lost and is not run again: its records stay, and nobody asks for them."""
+        """A branch that lost and is not run again: its records stay, and are not asked for."""
         for state in self._below.get(scope, ()):
             self._left -= len(state.unasked)
             state.unasked.clear()
 
     def has_records(self, scope: str) -> bool:
-        """Whether a branch left something: compensations, or records that nobody has asked for yet."""
+        """Whether a branch left something: compensations, or records that were not asked for yet."""
         return scope in self._pushed or any(state.unasked for state in self._below.get(scope, ()))
 
     def pushed(self, scope: str) -> bool:
@@ -143,7 +143,7 @@ class Replay:
         return scope in self._pushed
 
     def patched(self, name: str) -> tuple[bool, bool]:
-        """Whether the new way is to be gone, and whether its marker is still to be written. Decided at the first call of
+        """Whether to take the new way, and whether its marker still has to be written. Decided at the first call of
         a name, for the whole run."""
         known = self._patches.get(name)
         if known is not None:
@@ -154,11 +154,11 @@ class Replay:
         return marked or new, new
 
     def marked(self, name: str) -> bool:
-        """Which way it had gone before this replay. A branch that lost takes that, and decides nothing."""
+        """The way it took before this replay. A branch that lost takes it again, and decides nothing."""
         return marker(name) in self._marked
 
     def stored(self, key: str) -> Stored | None:
-        """What is recorded under a key, without asking for it."""
+        """The record under a key, without asking for it."""
         return self._rows.get(key)
 
     def keep(self, row: Stored) -> None:
@@ -172,7 +172,7 @@ class Replay:
         self._latest = self.not_before(row.at)
 
     def not_before(self, at: datetime) -> datetime:
-        """`at`, or the time of the newest record where that is later: a worker guesses what the database's clock says."""
+        """`at`, or the time of the newest record if that is later: a worker estimates the database's clock."""
         return at if self._latest is None or self._latest <= at else self._latest
 
     def _scope(self, scope: str) -> _Scope:
@@ -201,7 +201,7 @@ def scope_of(key: str) -> str:
 
 
 def _with_outer(scope: str) -> Iterator[str]:
-    """The branch, and those that it is in."""
+    """The branch, and its ancestors."""
     while scope:
         yield scope
         scope = scope_of(scope)

@@ -1,4 +1,4 @@
-"""A run that failed, or diverged from its code, is to go on."""
+"""Continue a run that failed, or diverged from its code."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from .timeline import timeline
 
 
 def retry(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """Try again what was set aside, or has failed: the failed steps that its history ends with are made again."""
+    """Retry a run that was set aside, or has failed: the failed steps at the end of its history are made again."""
     who = yield from actor()
 
     def flow() -> Flow[Act]:
@@ -39,8 +39,8 @@ def retry(given: str, *, workflow: str | None = None) -> Procedure[Act]:
 def accept(
     given: str, tasks: TaskSet, *, workflow: str | None = None, dry_run: bool = False
 ) -> Procedure[Act]:
-    """A run that diverged from its code goes on with the code of `tasks`: records that this code does not ask for lose their
-    place, and their keys are in `about`. One that it asks for later is still found, and no body runs a second time."""
+    """A run that diverged from its code continues with the code of `tasks`: records that this code does not ask for lose
+    their place, and their keys are in `about`. A record that it asks for later is still found: no body runs twice."""
     who = yield from actor()
 
     def look() -> Flow[tuple[RunView, History, str]]:
@@ -70,7 +70,7 @@ def accept(
 
 
 def drop_signal(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """A run that was set aside for a signal that its code cannot take goes on without it: it waits for the next one. The
+    """A run that was set aside for a signal that its code cannot take continues without it: it waits for the next one. The
     name of the signal is in `about`."""
     who = yield from actor()
 
@@ -99,15 +99,15 @@ def drop_signal(given: str, *, workflow: str | None = None) -> Procedure[Act]:
 
 
 def _check_last(found: RunView, key: str) -> Flow[None]:
-    """Code that has gone on with a signal cannot be without it."""
+    """Code that has continued with a signal depends on it."""
     era = [entry for entry in (yield from timeline(found.run_id)) if entry.era == found.era]
     for taken in (entry for entry in era if entry.key == key and entry.ordinal is not None):
         later = [e.key for e in era if e.scope == taken.scope and (e.ordinal or 0) > (taken.ordinal or 0)]
         if later:
             raise Refused(
                 "signal_used",
-                f"run {found.id!r} of {found.workflow} went on with that signal: {', '.join(later)} came after it. Let the "
-                "code take what was sent, or fork the run from that call",
+                f"run {found.id!r} of {found.workflow} continued with that signal: {', '.join(later)} came after it. Let "
+                "the code take what was sent, or fork the run from that call",
             )
 
 
@@ -171,8 +171,8 @@ def _displaced(found: RunView, history: History, parted: Sequence[Divergence]) -
     if parted and not parted[-1].unasked:
         raise Refused(
             "not_accepted",
-            f"run {found.id!r} of {found.workflow} does not go on with this code: {parted[-1].message}. Only records that "
-            "the code does not ask for can be left out. Change the code, or fork the run from an earlier step",
+            f"run {found.id!r} of {found.workflow} does not continue with this code: {parted[-1].message}. Only records "
+            "that the code does not ask for can be left out. Change the code, or fork the run from an earlier step",
         )
     keys = tuple(key for one in parted for key in one.unasked)
     calling = [

@@ -13,7 +13,7 @@ def plain_row(row: Record) -> dict[str, object]:
 
 
 def row_json(row: Record) -> str:
-    """Results and errors become a part of it."""
+    """Results and errors are embedded as JSON."""
     tail = f', "result": {row.result}' if row.result is not None else ""
     tail += f', "error": {row.error}' if row.error is not None else ""
     return json.dumps(_plain(row))[:-1] + tail + "}"
@@ -38,7 +38,7 @@ def _plain(row: Record) -> dict[str, object]:
 
 
 def values(given: Iterable[object]) -> str:
-    """An array of numbers, uuids and words of ours, as text."""
+    """An array of numbers, uuids and fixed words, as text."""
     return plain_array(["NULL" if value is None else str(value) for value in given])
 
 

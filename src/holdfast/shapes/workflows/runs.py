@@ -26,11 +26,11 @@ LOOKED_AT = 20_000  # rows of one step of a search
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as it stands."""
+    """A run in its current state."""
 
     run_id: UUID
     workflow: str
-    id: str  # what it was started with
+    id: str  # the id it was started with
     version: int
     queue: str
     state: str
@@ -46,7 +46,7 @@ class RunView:
     parent_id: UUID | None
     parent_key: str | None
     tags: list[str] | None
-    shown: Any  # what its code says of itself
+    shown: Any  # the value that its code set
     result: Any
     error: str | None
     replaced_by: UUID | None  # the next run of the same id
@@ -76,7 +76,7 @@ def _view(row: Row) -> RunView:
 
 
 def find(given: str, workflow: str | None) -> Statement[list[RunView]]:
-    """`given`: a run's own id, or what it was started with."""
+    """`given`: a run's own id, or the id it was started with."""
     try:
         own = UUID(given)
     except ValueError:
@@ -95,7 +95,7 @@ class RunFilter:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it asks for nothing but runs with an error, which an index knows."""
+        """Whether it matches only runs with an error, which have an index."""
         return bool(self.states) and WRONG.issuperset(self.states or ())
 
 
@@ -109,7 +109,7 @@ def listed(wanted: RunFilter, before: UUID | None, limit: int) -> Statement[list
 
 
 def listed_to(wanted: RunFilter, before: UUID | None) -> Statement[UUID | None]:
-    """Where the rows that listed() looks at end; None: it saw all."""
+    """Where the rows that listed() reads end; None: it read all."""
 
     def decode(rows: Sequence[Row]) -> UUID | None:
         return rows[0][0] if rows else None
@@ -146,7 +146,7 @@ def hold(run_id: UUID) -> Statement[str | None]:
 
 
 def take_up(run: RunView, displaced: Sequence[str] = ()) -> Statement[bool]:
-    """A run that was set aside is to be tried again. False: somebody took it up since."""
+    """A run that was set aside is tried again. False: it was taken up since."""
     return named("workflow_take_up", (run.queue, run.run_id, run.generation, list(displaced)), bool)
 
 
@@ -160,7 +160,7 @@ def payload(run: RunView) -> Statement[str | None]:
 
 
 def forget_failures(run_id: UUID) -> Statement[list[str]]:
-    """The failed steps that its history ends with. Returns their keys."""
+    """The failed steps at the end of its history. Returns their keys."""
     return named("workflow_forget_failures", (run_id,), ids)
 
 
@@ -169,7 +169,7 @@ def reopen(run_id: UUID) -> Statement[None]:
 
 
 def drop_signal(run_id: UUID, key: str, number: int) -> Statement[str | None]:
-    """The name of the signal that is gone; None: the call has taken fewer."""
+    """The name of the removed signal; None: the call has taken fewer."""
     return named("workflow_drop_signal", (run_id, key, number), _name)
 
 

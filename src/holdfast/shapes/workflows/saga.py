@@ -1,4 +1,4 @@
-"""Compensations: what undoes the steps of a run that fails or is cancelled, last first."""
+"""Compensations: they undo the steps of a run that fails or is cancelled, last first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Saga:
         key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None, "on_failure")).key
         known = core.replay.find(Place(key, "saga", None), "compensation") is not None
         if scope.lost and not known:
-            return  # it never came here
+            return  # it was never reached
         self._stack.append(_Push(key.removeprefix("saga/"), fn, args, kwargs))
         if not known:
             core.later(Record(key, "compensation", "done", None))
@@ -50,7 +50,7 @@ class Saga:
         with it."""
         before, scope.cancellable = scope.cancellable, False
         order = {row.record.key: n for n, row in enumerate(self._core.replay.rows())}
-        # A replay of branches pushes in another order than that of the first run.
+        # A replay of branches pushes in another order than the first run.
         self._stack.sort(key=lambda push: order.get(f"saga/{push.key}", len(order)))
         try:
             while self._stack:
@@ -58,7 +58,7 @@ class Saga:
                 try:
                     await self._undo(scope, push)
                 except BaseException:
-                    self._stack.append(push)  # a branch that lost: the run has it to do still
+                    self._stack.append(push)  # a branch that lost: the run still has to run it
                     raise
         finally:
             scope.cancellable = before

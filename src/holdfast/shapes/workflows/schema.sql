@@ -9,7 +9,7 @@
 --   workflow_send()     leaves a message for a run, and makes its job due if it waits for that. Children and called jobs end with one too.
 --   workflow_end()      the end of the job ends the run, in the same transaction: its steps and messages become one row of workflow_history.
 --
--- Who waits for whom
+-- Which run waits for what
 --
 --   A sender holds FOR KEY SHARE on the run while it writes. A suspend takes FOR UPDATE SKIP LOCKED, and looks for messages in a statement of its own after
 --   that: a snapshot older than the lock would not show what the sender committed. Owners wait for nobody: where a row is locked they try again.
@@ -32,7 +32,7 @@ CREATE TABLE holdfast.workflow_runs (
     replaced_by uuid,              -- the next run of the same key
     forked_from uuid,              -- the run whose records it was begun with,
     forked_key text,               -- up to this key,
-    seed       uuid,               -- and whose random numbers it goes on with; NULL: its own
+    seed       uuid,               -- and whose random numbers it continues with; NULL: its own
     -- What changes; no index but those of their end and of errors mentions it
     era        int NOT NULL DEFAULT 0,
     era_at     timestamptz NOT NULL,   -- when it was to begin, or its era began: what its code takes for now before its first record
@@ -40,7 +40,7 @@ CREATE TABLE holdfast.workflow_runs (
                CHECK (state IN ('open', 'compensating', 'diverged', 'completed', 'failed', 'cancelled', 'terminated')),
     waits      text[],             -- the names of messages that wake it,
     wake_at    timestamptz,        -- its time,
-    asleep     bigint,             -- and the generation under which it lay down: once it is claimed again, all three say nothing
+    asleep     bigint,             -- and the generation under which it was put away: once it is claimed again, all three are obsolete
     cancel_requested_at timestamptz,
     cancel_reason text,
     paused_at  timestamptz,
@@ -76,7 +76,7 @@ CREATE TABLE holdfast.workflow_steps (
     PRIMARY KEY (run_id, key)
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 
--- Messages for open runs. Names of ours have a colon: child:<key>, call:<key>, part:<key>.
+-- Messages for open runs. Holdfast's own names have a colon: child:<key>, call:<key>, part:<key>.
 CREATE TABLE holdfast.workflow_signals (
     run_id   uuid   NOT NULL,
     seq      bigint NOT NULL DEFAULT nextval('holdfast.workflow_seq'),
@@ -116,7 +116,7 @@ CREATE TABLE holdfast.workflow_calls (
     jobs     uuid[] NOT NULL
 );
 
--- Steps of open runs that are at work for a while, as their owners said last. It counts as long as the run's job is at work under that claim.
+-- Steps of open runs that run for a while, as their owners last reported. It counts as long as the run's job is running under that claim.
 CREATE TABLE holdfast.workflow_at_work (
     run_id     uuid PRIMARY KEY,
     generation bigint NOT NULL,
@@ -345,7 +345,7 @@ END $$;
 
 -- Messages --------------------------------------------------------------------------------------------------------
 
--- Tell workers that something came for a run that is in memory. Its worker may not sleep, so wake() would tell nobody. Who is not told looks a moment later.
+-- Notify workers of news for a run that is in memory. Its worker may not sleep, so wake() would notify nobody. A worker without it reads a moment later.
 CREATE FUNCTION holdfast.workflow_tell() RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -419,7 +419,7 @@ BEGIN
     RETURN holdfast.workflow_send(found_run, name, coalesce(payload, 'null'), 'user:' || idempotency_key);   -- ours have other words before the colon
 END $$;
 
--- What became of a run: its state, and what it returned or why not. `shown` is what its code says of itself. No row: there is no such run.
+-- The state of a run, and its result or error. `shown` is the value that its code set. No row: there is no such run.
 CREATE FUNCTION holdfast.workflow_result(workflow text, id text)
     RETURNS TABLE (run_id uuid, state text, result jsonb, error jsonb, shown jsonb, ended_at timestamptz)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -478,7 +478,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Ask these runs to end, and their open children with them. One that is at work hears of it with the next look of its worker. One that is parked, because
+-- Request the end of these runs, and of their open children. A running one learns it when its worker next reads. One that is parked, because
 -- no code fits it, ends at once: nothing of it can run, also not what was to compensate.
 CREATE FUNCTION holdfast.workflow_ask_cancel(runs uuid[], why text) RETURNS int
     LANGUAGE plpgsql
@@ -534,7 +534,7 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = known.id AND r.ended_at IS NULL) THEN 'already' ELSE 'ended' END;
 END $$;
 
--- Let a run rest until workflow_resume(): paused, already, ended or unknown. One that is at work ends the step that is under way, and begins no other.
+-- Pause a run until workflow_resume(): paused, already, ended or unknown. A running one ends its current step, and begins no other.
 CREATE FUNCTION holdfast.workflow_pause(workflow text, id text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -579,7 +579,7 @@ END $$;
 -- The end ---------------------------------------------------------------------------------------------------------
 
 -- Runs have ended: their state, result and error. What they recorded becomes one row each, their parents get a message, and open children are cancelled.
--- Who is in the way is waited for briefly: the settle of the job is tried again then. Returns how many were open.
+-- Locks are waited for briefly: the settle of the job is tried again then. Returns how many were open.
 CREATE FUNCTION holdfast.workflow_end(ids uuid[], states text[], results text[], errors text[]) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -621,7 +621,7 @@ BEGIN
     RETURN cardinality(gone.runs);
 END $$;
 
--- The end of a run, as the message that goes to those who wait for it.
+-- The end of a run, as the message to the runs that wait for it.
 CREATE FUNCTION holdfast.workflow_outcome(state text, result jsonb, error jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -649,7 +649,7 @@ CREATE FUNCTION holdfast.workflow_fold(runs uuid[], goes_on boolean) RETURNS voi
         FROM holdfast.workflow_runs r LEFT JOIN steps s ON s.run_id = r.id LEFT JOIN signals g ON g.run_id = r.id
         WHERE r.id = ANY (runs) $$;
 
--- End a run without its code: terminated, ended or unknown. What was to compensate is not run.
+-- End a run without its code: terminated, ended or unknown. Its compensations do not run.
 CREATE FUNCTION holdfast.workflow_terminate(workflow text, id text, reason text DEFAULT '') RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -882,7 +882,7 @@ BEGIN
     END IF;
 END $$;
 
--- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child. An id that exists is that run, whoever
+-- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child. An existing id is that run, whoever
 -- started it. `answer`: ours, busy, lost, itself, or why it cannot be enqueued.
 CREATE FUNCTION holdfast.workflow_child(
     of_queue text, run uuid, under bigint, token uuid, made jsonb, workflow text, input jsonb, id text, version int, queue text, on_cancel text,
@@ -1020,7 +1020,7 @@ BEGIN
 END $$;
 
 -- Rows of a run and the events that some of them stand for, together. `answer`: ours, busy or lost. Events have their ids: what was written and nobody heard of is
--- not published again. Who publishes under the same key is waited for briefly. `at` is when the rows were first written.
+-- not published again. A concurrent publisher under the same key is waited for briefly. `at` is when the rows were first written.
 CREATE FUNCTION holdfast.workflow_publish(of_queue text, run uuid, under bigint, token uuid, made jsonb, events jsonb, said jsonb, OUT answer text, OUT at timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -1110,7 +1110,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Another run with what this one has recorded under `keys` in its last era: its code is replayed up to there, and goes on. It has the same input, the signals
+-- Another run with the records of this one under `keys` in its last era: its code is replayed up to there, and continues. It has the same input, the signals
 -- that those records have not taken, whenever they were sent, and the ends of children that they started. Nobody but the operator is its parent.
 -- `conflict`: exists (the id is taken), queue (it is gone), or input (of an ended run it is no longer kept).
 CREATE FUNCTION holdfast.workflow_fork(run uuid, keys text[], from_key text, new_id text, new_version int, OUT run_id uuid, OUT conflict text)
@@ -1161,7 +1161,7 @@ END $$;
 
 -- Keeping ---------------------------------------------------------------------------------------------------------
 
--- Runs whose job has ended without their code, buried after crashes or deleted, are ended. One look for all workers: whoever comes when `every` has passed since
+-- Runs whose job has ended without their code, a dead letter after crashes or deleted, are ended. One search for all workers: the first after `every` seconds since
 -- the last one has the turn, and reads `most` rows from where that stopped. The others read nothing and wait for nobody.
 CREATE FUNCTION holdfast.workflow_settle_lost(most int, every interval, OUT ended int, OUT looked int)
     LANGUAGE plpgsql SECURITY DEFINER

@@ -1,4 +1,4 @@
-"""Signals that are sent by hand: their payload against what the workflow's module declares."""
+"""Signals from operators: their payload is checked against the declaration in the workflow's module."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .messages import Signal
 
 
 def declared_signal(tasks: TaskSet, workflow: str, name: str) -> Signal[Any] | None:
-    """The signal of this name that stands in a module in which a version of the workflow is written. None: there is none."""
+    """The signal of this name in a module that defines a version of the workflow. None: there is none."""
     for one in tasks.declared(KIND).values():
         if one.name == workflow:
             for found in getattr(one.codec.signature.func, "__globals__", {}).values():

@@ -1,4 +1,4 @@
-"""What a worker does for workflows beside running them: it says which it has, and ends runs whose job is gone."""
+"""A worker's duties for workflows besides running them: report which it has, and end runs whose job is gone."""
 
 import json
 import logging
@@ -14,8 +14,8 @@ from . import ends
 from .declare import KIND
 from .recorder import forget, recorder_of
 
-MOST = 5000  # runs that one look reads
-_EVERY = 10.0  # seconds between two looks of all workers together
+MOST = 5000  # runs that one search reads
+_EVERY = 10.0  # seconds between two searches of all workers together
 _SAY = 3600.0
 
 

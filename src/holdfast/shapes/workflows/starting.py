@@ -1,4 +1,4 @@
-"""Starts that come together: what was asked for while the last statement was under way is one statement."""
+"""Starts in batches: the starts that were requested during the last statement are one statement."""
 
 import asyncio
 import weakref
@@ -34,7 +34,7 @@ class _Asked(NamedTuple):
 
 
 class Starter:
-    """Of one event loop and database. A start that is refused harms itself alone: then each goes by itself."""
+    """Of one event loop and database. A start that is refused affects itself only: then each is sent alone."""
 
     def __init__(self, database: Database) -> None:
         self._database = weakref.ref(database)
@@ -80,7 +80,7 @@ class Starter:
             if isinstance(error, asyncio.CancelledError):
                 raise
             return
-        except Exception:  # noqa: BLE001, S110 of one of them, which hears of it below
+        except Exception:  # noqa: BLE001, S110 of one of them, which is raised below
             pass
         for asked in batch:
             await self._write_one(database, asked)

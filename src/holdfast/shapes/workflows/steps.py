@@ -1,4 +1,4 @@
-"""A recorded call: its key is taken when it is called, it runs when it is awaited, and its end is written once."""
+"""A recorded call: it takes its key when it is called, runs when it is awaited, and its end is written once."""
 
 import asyncio
 import json
@@ -14,7 +14,17 @@ from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
 from ...model.text import describe
 from ...runtime.handler import LONGEST_DELAY
 from ...tasks.convert import Misfit
-from .bodies import Mistaken, Options, Result, StepInfo, TooLarge, call, detail_text, error_text, in_context
+from .bodies import (
+    BadStepCall,
+    Options,
+    Result,
+    StepInfo,
+    TooLarge,
+    call,
+    detail_text,
+    error_text,
+    in_context,
+)
 from .core import UNDECIDED, Core, Scope, cancelled, current
 from .faults import Evicted, NonRetryable, UnscopedTask, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
@@ -24,8 +34,8 @@ from .replay import Place
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
-# What another attempt would end with too.
-_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, Mistaken)
+# Errors that another attempt would end with too.
+_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, BadStepCall)
 
 
 class Step(Generic[T_co]):
@@ -77,7 +87,7 @@ class Step(Generic[T_co]):
             )
 
     async def _settled(self) -> Stored:
-        """The record of its end, which is made if it is not there."""
+        """The record of its end; the call is made if there is none."""
         if self._row is None:
             if self._core.stopped is not None:
                 raise self._core.stopped
@@ -114,7 +124,7 @@ class Attempts:
     options: Options
     attempt: Attempt
     input_hash: bytes | None = None
-    stoppable: bool = True  # False: a plain function in a thread, which nobody can end
+    stoppable: bool = True  # False: a plain function in a thread, which cannot be ended
     cancellable: bool = True
     began: float = 0.0
 
@@ -137,7 +147,7 @@ class Attempts:
                     return made
                 return await self._done(number, made or "null")
             if isinstance(error, asyncio.CancelledError):
-                continue  # the next look says that it was cancelled
+                continue  # the next read reports that it was cancelled
             number, error, delay = self._judged(error, number)
             if delay is None:
                 return await core.record(self._failed(error, number))
@@ -145,7 +155,7 @@ class Attempts:
                 return await core.record(cancelled(self.place, self.kind, self.began))
 
     async def _done(self, number: int, result: str) -> Stored:
-        """Where the code goes on alone it does so at once, and the record is written before the next call."""
+        """If the code runs alone it continues at once, and the record is written before the next call."""
         core = self.core
         if self.kind == "step" and len(result) <= MOST_LATER and core.goes_on_alone():
             at = core.replay.not_before(core.journal.now())
@@ -153,7 +163,7 @@ class Attempts:
         return await core.record(self._row("done", number, result))
 
     async def _once(self, number: int) -> tuple[Stored | str | None, BaseException | None]:
-        """One attempt in a task of its own. A cancel of the run ends it; the workflow's own end does too."""
+        """One attempt in a separate task. A cancel of the run ends it; the workflow's own end does too."""
         core, place = self.core, self.place
         core.journal.begins(place.key, self.kind, place.ordinal, self.began, number)
         limited = self.options.timeout is not None or self.options.deadline is not None
@@ -175,7 +185,7 @@ class Attempts:
     async def _ended(
         self, task: "asyncio.Task[Stored | str]"
     ) -> tuple[Stored | str | None, BaseException | None]:
-        """A cancel of whoever waits ends the task too, and is raised once it has ended, however it did."""
+        """A cancel of the waiting caller ends the task too, and is raised once it has ended, however it did."""
         core, me = self.core, asyncio.current_task(self.core.loop)
         assert me is not None
         cancels = me.cancelling()
@@ -185,7 +195,7 @@ class Attempts:
             made = await task
         except BaseException as raised:  # noqa: BLE001 it is the end of an attempt
             error = raised
-            if raised.__traceback__ is not None:  # without this frame, which knows the error
+            if raised.__traceback__ is not None:  # without this frame, which references the error
                 raised.__traceback__ = raised.__traceback__.tb_next
         core.running.discard(task)
         core.journal.beat(self.place.key, None)
@@ -195,7 +205,7 @@ class Attempts:
         return made, error
 
     def _interruptible(self) -> bool:
-        """Whether a cancel of the run ends a body that is under way."""
+        """Whether a cancel of the run ends a running body."""
         return self.cancellable and self.options.on_cancel != "shield"
 
     async def _unlimited(self, number: int) -> Stored | str:
@@ -218,7 +228,7 @@ class Attempts:
             raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
 
     def _judged(self, error: BaseException, number: int) -> tuple[int, BaseException, float | None]:
-        """How many attempts are spent, with what the last one failed, and the seconds to the next; None: there is none."""
+        """How many attempts are spent, with the error of the last one, and the seconds to the next; None: there is none."""
         if isinstance(error, Snooze):
             number -= 1  # it spends none
         else:
@@ -317,8 +327,8 @@ class Attempts:
 
 @dataclass(slots=True)
 class Body:
-    """A function that a step calls. It knows nothing of the step: a run whose parts do not know each other in a circle is
-    gone when it has ended, and the collector has nothing to find."""
+    """A function that a step calls. It does not reference the step: a run without circular references is
+    freed when it has ended, and the collector has nothing to find."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]

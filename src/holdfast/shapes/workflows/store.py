@@ -19,7 +19,7 @@ from .rows import columns, row_json, rows_json, texts, values
 TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 
 
-# What handles ask -----------------------------------------------------------------------------------------------------
+# For handles -----------------------------------------------------------------------------------------------------
 
 
 def start(run: StartRun, metadata: str | None = None, timeout: float | None = None) -> Statement[Started]:
@@ -95,7 +95,7 @@ def look(workflow: str, run_id: str) -> Statement[Look | None]:
     return named("workflow_look", (workflow, run_id), decode)
 
 
-# What owners write ----------------------------------------------------------------------------------------------------
+# Writes of owners ----------------------------------------------------------------------------------------------------
 
 
 class Entry(NamedTuple):
@@ -103,7 +103,7 @@ class Entry(NamedTuple):
 
     grant: Owned
     rows: Sequence[Record]
-    shown: str | None = None  # what its code says of itself
+    shown: str | None = None  # the value that its code set
 
 
 class Written(NamedTuple):
@@ -155,7 +155,7 @@ class Checked(NamedTuple):
 
 
 def check(queue: str, rows: Sequence[tuple[Owned, Record]]) -> Statement[list[Checked]]:
-    """Why rows were not written, one by one."""
+    """Why rows were not written, for each."""
     params = (
         queue,
         *_grants([grant for grant, _ in rows]),
@@ -217,7 +217,7 @@ def _decision(wait: Wait, row: Row) -> Decision:
 
 
 def receive(grant: Owned, wait: Wait, rows: Sequence[Record]) -> Statement[tuple[str, Stored | None]]:
-    """All that is there of a name, and its record: decided, busy or lost."""
+    """All waiting signals of a name, and their record: decided, busy or lost."""
     params = (
         grant.queue,
         UUID(grant.id_text),
@@ -254,7 +254,7 @@ def suspend(queue: str, asked: Sequence[tuple[Owned, Sequence[Wait]]]) -> Statem
 
 
 class Seen(NamedTuple):
-    """What came for a run."""
+    """An event for a run."""
 
     unread: int
     last: int
@@ -276,7 +276,7 @@ def _stored(row: Row) -> Stored:
 
 
 def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]:
-    """By id, each with whether the run has ended: then somebody brought its job back."""
+    """By id, each with whether the run has ended: then its job was brought back."""
 
     def decode(rows: Sequence[Row]) -> dict[str, tuple[History, bool]]:
         found: dict[str, tuple[History, bool]] = {}
@@ -295,7 +295,7 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
 
 
 def compensates(grant: Owned, yes: bool) -> Statement[None]:
-    """What the run is doing, for those who look at it."""
+    """The activity of the run, for people who look at it."""
     states = ("compensating", "open") if yes else ("open", "compensating")
     params = (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text), *states)
     return named("workflow_compensates", params, nothing)
@@ -310,7 +310,7 @@ def stored(run: UUID, key: str) -> Statement[Stored | None]:
 
 
 def lock(grant: Owned, key: str) -> Statement[tuple[str, int | None]]:
-    """Whose the run is, and which generation has recorded this key."""
+    """The owner of the run, and which generation has recorded this key."""
 
     def decode(rows: Sequence[Row]) -> tuple[str, int | None]:
         ((state, generation),) = rows[0]

@@ -1,7 +1,7 @@
 """Workflows that are plain functions: they run in a thread, and every call of `wf` blocks it.
 
-The calls are made in the event loop, by the task that the run has there; so all that holds for async workflows holds here. A
-wait that is to suspend the run unwinds the thread: the call raises Evicted.
+The calls are made in the event loop, by the run's task there; so every rule of async workflows applies here. A
+wait that suspends the run unwinds the thread: the call raises Evicted.
 """
 
 import asyncio
@@ -190,7 +190,7 @@ class _Line:
         self.thread = 0
 
     def wait(self, make: Callable[[], Awaitable[T]]) -> T:
-        """What it gives, once it is there."""
+        """Its result, once it is there."""
         found: T = self._ask(make)
         return found
 
@@ -253,7 +253,7 @@ async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: d
     except asyncio.CancelledError:
         line.stop()
         await asyncio.wait({thread})
-        thread.exception()  # it is of no interest, and asyncio would report it as forgotten
+        thread.exception()  # nobody needs it, and asyncio would report it as unhandled
         raise
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a run: what it recorded, in all its eras, as the command line, a dashboard and the test kit read it."""
+"""The timeline of a run: its records, in all its eras, as the command line, the dashboard and the test kit read it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class Sent:
 
 
 def timeline(run_id: UUID) -> Statement[list[Entry]]:
-    """Steps that are at work stand last; one that failed before, where it stood. So the numbers are those of recorded()."""
+    """Running steps come last; one that failed before keeps its place. So the numbers are those of recorded()."""
 
     def decode(rows: Sequence[Row]) -> list[Entry]:
         at_work = {row[:2]: row for row in rows if row[3] == "running"}  # by era and key
@@ -68,7 +68,7 @@ def timeline(run_id: UUID) -> Statement[list[Entry]]:
 
 
 def recorded(run_id: UUID) -> Statement[list[Entry]]:
-    """What is written: without steps that are at work."""
+    """The written records: without running steps."""
 
     def decode(rows: Sequence[Row]) -> list[Entry]:
         return [_entry(n, row) for n, row in enumerate(row for row in rows if row[3] != "running")]

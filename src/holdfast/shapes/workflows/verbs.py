@@ -1,4 +1,4 @@
-"""What operators do with runs, once for the command line, Python and other surfaces."""
+"""Operators' acts on runs, once for the command line, Python and other surfaces."""
 
 import functools
 import time
@@ -32,12 +32,12 @@ PATIENCE = 2.0  # seconds of a search
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A run with all that is known of it."""
+    """A run with everything that is known about it."""
 
     run: RunView
     entries: list[Entry]
     signals: list[Sent]
-    at_work: Progress | None = None  # what its steps said last; None: nothing, or nobody has it
+    at_work: Progress | None = None  # the last heartbeats of its steps; None: none, or it has no owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def list_runs(
     limit: int = 50,
     patience: float = PATIENCE,
 ) -> Procedure[Page]:
-    """The newest first. A search for few among many stops after `patience` seconds, and says where to go on."""
+    """The newest first. A search for few among many stops after `patience` seconds, and returns where to continue."""
     wanted = wanted or RunFilter()
     if not 1 <= limit <= MOST:
         raise Refused("limit", f"the limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
@@ -118,7 +118,7 @@ def signal(
 
 
 def cancel(given: str, reason: str = "", *, workflow: str | None = None) -> Procedure[Act]:
-    """Ask it to end: its compensations run. Not changed: that was asked for before."""
+    """Request its end: its compensations run. Not changed: that was requested before."""
     said = storable(reason)
 
     def act(found: RunView) -> Statement[str]:
@@ -128,7 +128,7 @@ def cancel(given: str, reason: str = "", *, workflow: str | None = None) -> Proc
 
 
 def pause(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """It rests from its next step or wait on. Not changed: it was paused."""
+    """It stops at its next step or wait. Not changed: it was paused."""
     return (yield from _act("pause", given, workflow, _acting("pause"), "paused", {}))
 
 
@@ -140,7 +140,7 @@ def resume(given: str, *, workflow: str | None = None) -> Procedure[Act]:
 def terminate(
     given: str, reason: str = "", *, workflow: str | None = None, dry_run: bool = False
 ) -> Procedure[Act]:
-    """End it without its code. The compensations that it leaves undone are in `about`."""
+    """End it without its code. The compensations that do not run are in `about`."""
     said = storable(reason)
     who = yield from actor()
 
@@ -165,8 +165,8 @@ def fork(
     version: int | None = None,
     workflow: str | None = None,
 ) -> Procedure[Forked]:
-    """Another run with what this one recorded before a step, named by its key or number; its code goes on from there. The
-    run itself is left as it is."""
+    """Another run with the records of this one before a step, named by its key or number; its code continues from there.
+    The run itself is left as it is."""
     who = yield from actor()
     if new_id is not None:
         checks.key(new_id, "the new run's id", ConfigurationError, empty=False)
@@ -229,7 +229,7 @@ def _act(
     done: str,
     more: Mapping[str, object],
 ) -> Procedure[Act]:
-    """`done`: what the statement returns if it changed something."""
+    """`done`: the result of the statement if it changed something."""
     who = yield from actor()
 
     def flow() -> Flow[Act]:
@@ -243,7 +243,7 @@ def _act(
 
 
 def _open(given: str, workflow: str | None) -> Flow[RunView]:
-    """The run is locked: so it is this one that is changed, and not the next of the same id."""
+    """The run is locked: so this one is changed, and not the next of the same id."""
     found = yield from find_one(given, workflow)
     ended = yield from runs.hold(found.run_id)
     if ended is not None:

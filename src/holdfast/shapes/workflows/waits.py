@@ -1,4 +1,4 @@
-"""What all branches of a run wait for, seen together: the run rests, or is put away, when nothing else of it is at work."""
+"""The waits of all branches of a run together: the run rests, or is put away, when no other part of it is running."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ from ...model.text import describe
 from .faults import Evicted
 from .journal import Journal, Stored, Wait
 
-AGAIN = 5.0  # seconds until a run is tried again that the database would not go on with
+AGAIN = 5.0  # seconds until a refused run is tried again
 
 
 def interrupted(error: BaseException) -> Outcome:
-    """What becomes of the job of a run that leaves memory with this. Whoever has it now goes on at once; what the database
-    refuses, it may refuse again."""
+    """How the job of a run ends that leaves memory with this. A lost run is released at once; if the database refused it,
+    it may refuse it again."""
     said = describe(error).summary
     if isinstance(error, Evicted):
         return Released(said)
@@ -56,11 +56,11 @@ class Waits:
         self._watch: asyncio.Task[None] | None = None
 
     def poke(self) -> None:
-        """What is waited for is not what it was, or nothing but waits is left."""
+        """The awaited events have changed, or nothing but waits is left."""
         self._changed.set()
 
     async def until_decided(self, wait: Wait) -> Stored:
-        """The record of what came: taken at once if it is there."""
+        """The record of the event: taken at once if it has come."""
         row = await self._run.decide(wait)
         while row is None:
             row = await self._wait(_Open(wait, asyncio.get_running_loop().create_future()))
@@ -95,7 +95,7 @@ class Waits:
                 self._open.remove(entry)
 
     def _resolve(self, entry: _Open, row: Stored | None) -> None:
-        """Counted as busy from here on, and not only when its code goes on: else the run could be put away in between."""
+        """Counted as busy from here on, and not only when its code continues: otherwise the run could be put away before."""
         if entry in self._open:
             self._open.remove(entry)
         if not entry.done.done():
@@ -124,11 +124,11 @@ class Waits:
                 await self._decide_all()
         except asyncio.CancelledError:
             raise
-        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self._run.stop(Evicted(), interrupted(error))
 
     def _long(self) -> bool:
-        """Whether all ends are known, and none is soon: then there is nothing to rest for."""
+        """Whether all ends are known, and none is soon: then resting is useless."""
         soon = self._run.journal.now() + timedelta(seconds=self._run.sticky)
         return all(
             entry.wait.kind in ("sleep", "retry") and entry.wait.until is not None and entry.wait.until > soon
@@ -136,7 +136,7 @@ class Waits:
         )
 
     async def _first_of(self, resting: bool) -> bool | None:
-        """What changed() says. None: look again, the waits are others than before."""
+        """The result of changed(). None: read again, the waits have changed."""
         ends = [entry.wait.until for entry in self._open if entry.wait.until is not None]
         loop = asyncio.get_running_loop()
         news = loop.create_task(_plain(self._run.journal.changed, min(ends, default=None), resting))

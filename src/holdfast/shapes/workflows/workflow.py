@@ -1,4 +1,4 @@
-"""Workflow: what the function of a run is given, and does everything durable through."""
+"""Workflow: the argument of a run's function, through which it does everything durable."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 _OWN_SCOPES = ("saga", "undo", "patch")
-_UNNAMED = re.compile(r"g[0-9]+\.[0-9]+")  # branches that were given no name
+_UNNAMED = re.compile(r"g[0-9]+\.[0-9]+")  # branches without a name
 
 
 class Workflow(Steps):
@@ -326,7 +326,7 @@ class Workflow(Steps):
 
 
 def _later(scope: Scope, span: float) -> datetime:
-    """From the last record on, so that a replay means the same time."""
+    """From the last record on, so that a replay computes the same time."""
     try:
         return scope.at + timedelta(seconds=span)
     except OverflowError:

@@ -14,7 +14,7 @@ from ...tasks.definition import Binding
 from ...tasks.payload import shown
 from ...tasks.writer import unknown_queue
 from . import store
-from .handles import Reach, Run, check_message
+from .handles import Run, RunAccess, check_message
 from .journal import Started, StartRun
 from .messages import Message
 
@@ -121,7 +121,7 @@ class WorkflowUsing(Generic[P, T]):
 
     def _with_signal(
         self, message: Message, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Reach, StartRun, Callable[[], Statement[tuple[Started, str | None]]]]:
+    ) -> tuple[RunAccess, StartRun, Callable[[], Statement[tuple[Started, str | None]]]]:
         check_message(message, "start_with_signal")
         options, new = self._options, self._new(args, kwargs, signals=True)
 
@@ -130,7 +130,7 @@ class WorkflowUsing(Generic[P, T]):
 
         return self._workflow._reach(), new, make
 
-    def _sent(self, reach: Reach, new: StartRun, made: Started, sent: str | None) -> Run[T]:
+    def _sent(self, reach: RunAccess, new: StartRun, made: Started, sent: str | None) -> Run[T]:
         run = self._run(reach, new, made)
         if sent == "ended":
             raise InvalidOption(
@@ -139,7 +139,7 @@ class WorkflowUsing(Generic[P, T]):
             )
         return run
 
-    def _run(self, reach: Reach, new: StartRun, made: Started) -> Run[T]:
+    def _run(self, reach: RunAccess, new: StartRun, made: Started) -> Run[T]:
         if made.conflict is not None:
             raise _refused(new, made.conflict)
         return self._workflow._handle(reach, new, made)
@@ -236,13 +236,13 @@ class WorkflowType(Generic[P, T]):
     def __repr__(self) -> str:
         return f"WorkflowType({self.name!r}, version {self.version})"
 
-    def _reach(self) -> Reach:
-        return Reach(self._binding, self.name)
+    def _reach(self) -> RunAccess:
+        return RunAccess(self._binding, self.name)
 
-    def _handle(self, reach: Reach, new: StartRun, made: Started) -> Run[T]:
+    def _handle(self, reach: RunAccess, new: StartRun, made: Started) -> Run[T]:
         return Run(reach, new.workflow, made.run_id, new.id, self._decode, created=made.created)
 
-    def _handles(self, reach: Reach, news: Sequence[StartRun], made: Sequence[Started]) -> list[Run[T]]:
+    def _handles(self, reach: RunAccess, news: Sequence[StartRun], made: Sequence[Started]) -> list[Run[T]]:
         for n, (new, one) in enumerate(zip(news, made, strict=True)):
             if one.conflict is not None:
                 raise _refused(new, one.conflict, n)
@@ -269,7 +269,7 @@ def _ahead(value: Duration, what: str) -> float:
 def _alike(
     workflow: WorkflowType[Any, T], runs: Iterable[NewRun[T]], conn: object, verb: str
 ) -> tuple[list[StartRun], float | None]:
-    """What is written of the runs: they are of this workflow, and have the options of the first."""
+    """The rows of the runs: they belong to this workflow, and have the options of the first."""
     news: list[StartRun] = []
     first: tuple[object, ...] | None = None
     timeout = None

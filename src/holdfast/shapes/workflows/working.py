@@ -1,7 +1,7 @@
-"""Steps that are at work for a while, said now and then for those who look at a run. Nothing of the run depends on it.
+"""Steps that run for a while, recorded regularly for people who look at a run. Nothing in the run depends on it.
 
-A quick step costs nothing here: it is over before anybody looks. What a worker has said of a run counts for as long as the
-run's job is at work under the same claim, and in the same era.
+A quick step costs nothing here: it ends before the first record. A worker's record about a run counts as long as the
+run's job is running under the same claim, and in the same era.
 """
 
 import json
@@ -14,11 +14,11 @@ from ...model.text import storable
 from ...store.arrays import int_array, text_array, uuid_array
 from ...store.statement import Statement, named, nothing
 
-LONG = 1.0  # seconds after which a step is worth a row
+LONG = 1.0  # seconds after which a step gets a row
 
 
 class AtWork(NamedTuple):
-    """A body that runs."""
+    """A running body."""
 
     kind: str
     began: float  # its first attempt
@@ -26,27 +26,27 @@ class AtWork(NamedTuple):
     ordinal: int | None
 
 
-class Said(NamedTuple):
-    """What there is to say of a run."""
+class StepProgress(NamedTuple):
+    """The progress of a run."""
 
     run: str
     generation: int
     era: int
-    steps: str | None  # JSON text; None: none is at work for long
+    steps: str | None  # JSON text; None: none runs for long
 
 
-class Told:
-    """What a worker has said of its runs, so that it says what is new alone."""
+class ReportedProgress:
+    """The progress that a worker has recorded for its runs, so that it writes only changes."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, StepProgress] = {}
 
-    def news(self, runs: Iterable[Said]) -> list[Said]:
+    def news(self, runs: Iterable[StepProgress]) -> list[StepProgress]:
         now = {said.run: said for said in runs if said.steps is not None}
         over = [old._replace(steps=None) for run, old in self._said.items() if run not in now]
         return [said for run, said in now.items() if self._said.get(run) != said] + over
 
-    def keep(self, news: Iterable[Said]) -> None:
+    def keep(self, news: Iterable[StepProgress]) -> None:
         """They are written."""
         for said in news:
             if said.steps is None:
@@ -66,7 +66,7 @@ def steps_text(steps: Iterable[tuple[str, AtWork]], before: float) -> str | None
 
 
 class FailedAttempt(NamedTuple):
-    """An attempt of a step that failed, as it stands among the errors of the run's job."""
+    """An attempt of a step that failed, among the errors of the run's job."""
 
     grant: Owned
     key: str
@@ -93,7 +93,7 @@ def log_failed(found: Sequence[FailedAttempt]) -> Statement[None]:
     return named("workflow_failed", params, nothing)
 
 
-def say(news: Sequence[Said]) -> Statement[None]:
+def say(news: Sequence[StepProgress]) -> Statement[None]:
     params = (
         uuid_array([said.run for said in news]),
         int_array([said.generation for said in news]),

@@ -121,7 +121,7 @@ DELETE FROM holdfast.dead_letters WHERE id = ANY ($1::uuid[]) RETURNING id, grou
 DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid[]) RETURNING id, CASE status WHEN 'cancelled' THEN group_id END;
 
 -- name: discard_beside
--- What is kept beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.
+-- Rows beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.
 -- $1 ids, $2 when the oldest of them was created
 --
 -- Fences have no index by job, but a time: a fence is younger than its job.

@@ -11,12 +11,12 @@ SELECT ARRAY[holdfast.record_act($1::text, $2::text, $3::text::jsonb, $4::bigint
 SELECT holdfast.audit_more($1, $2) IS NOT NULL;
 
 -- name: audit_begin
--- The entry of an act that goes on over several transactions; returns its id.
+-- The entry of an act that takes several transactions; returns its id.
 -- $1 actor, $2 action, $3 selection (JSON), $4 how many, $5 surface, $6 address, $7 reason, $8 before (JSON), $9 after (JSON), $10 operation
 SELECT holdfast.record_act($1, $2, $3::text::jsonb, $4::bigint, $5, $6, $7, $8::text::jsonb, $9::text::jsonb, $10::text::uuid);
 
 -- name: list_audit
--- What operators did, the last first, and the entry where the search stopped (NULL: it has seen the first). It reads a bounded number of entries.
+-- Acts of operators, the last first, and the entry where the search stopped (NULL: it has seen the first). It reads a bounded number of entries.
 -- $1 before this id, $2 limit, $3 how many to look at, $4 actor, $5 action or its noun, $6 a value in the selection
 WITH looked AS MATERIALIZED (
     SELECT a.* FROM holdfast.audit a WHERE $1::bigint IS NULL OR a.id < $1 ORDER BY a.id DESC LIMIT $3

@@ -16,7 +16,7 @@ WITH shut AS MATERIALIZED (SELECT b.task FROM holdfast.breakers b WHERE b.task =
 SELECT s.task FROM shut s WHERE holdfast.close_breaker(s.task);
 
 -- name: breakers_due
--- Tasks of which one job may be tried now. Unlocked: a look before one that counts.
+-- Tasks of which one job may be tried now. Unlocked: a first check before one under the lock.
 -- $1 tasks
 SELECT b.task
 FROM holdfast.breakers b

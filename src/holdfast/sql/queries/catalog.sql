@@ -1,5 +1,5 @@
 -- name: catalog_path
--- First in a transaction: how names, times and expressions are printed must not depend on who asks.
+-- First in a transaction: the printed form of names, times and expressions must not depend on the session.
 SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('quote_all_identifiers', 'off', true),
        set_config('intervalstyle', 'postgres', true), set_config('datestyle', 'ISO, YMD', true), set_config('timezone', 'UTC', true),
        set_config('standard_conforming_strings', 'on', true);
@@ -42,7 +42,7 @@ LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY 1, 2;
 
 -- name: catalog_constraints
--- Checks, foreign keys, exclusions, and unique keys that cannot be ours. Primary keys and the one unique key of ours, of a queue's table,
+-- Checks, foreign keys, exclusions, and unique keys that cannot be Holdfast's. Primary keys and the unique key of a queue's table
 -- are found among the indexes, NOT NULL among the columns.
 SELECT c.relname::text, n.conname::text, jsonb_build_object('definition', regexp_replace(pg_get_constraintdef(n.oid), ' NOT VALID$', ''), 'valid', n.convalidated)::text
 FROM pg_constraint n JOIN pg_class c ON c.oid = n.conrelid

@@ -55,7 +55,7 @@ FROM holdfast.enqueue_group((($1::text[])[1])::jsonb, (($2::text[])[1])::jsonb, 
 ORDER BY ordinal;
 
 -- part: counted_groups
--- Groups with what is counted beside them. Of a group that takes no more counts only old versions are there, which are not looked at.
+-- Groups with what is counted beside them. Of a group that takes no more counts only old versions are there, which are not read.
 SELECT g.id, g.wanted, g.total, g.open - coalesce(c.ended, 0), g.discarded + coalesce(c.discarded, 0), g.created_at, g.finished_at, g.callback_ids, g.fault
 FROM holdfast.groups g
 LEFT JOIN LATERAL (SELECT n.ended, n.discarded FROM holdfast.group_counts n

@@ -32,12 +32,12 @@ SELECT id::text, lease_generation, seq, task, version, payload::text, partition_
        (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || (extract(epoch FROM holdfast.now()) * 1000000)::bigint || ' ' || (SELECT count(*) FROM c))
 
 -- part: bytes
--- The length of a payload as text, where that may be much; NULL of one that lies in its row as it is, which has less than 2,000. Those are counted
+-- The length of a payload as text, if it may be long; NULL for one inside its row, which has less than 2,000. Those are counted
 -- by their headers alone.
 CASE WHEN pg_column_size(j.payload) >= 2000 OR pg_column_compression(j.payload) IS NOT NULL THEN octet_length(j.payload::text) END AS bytes
 
 -- name: claim
--- Take the first due jobs of a queue for a living worker, each priority from its low-water mark.
+-- Take the first due jobs of a queue for a live worker, each priority from its low-water mark.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks: due at (NULL: from the
 -- start), $8 limits that the claim is made within (queues.limited), $9 and of the marks the seq, $10 bytes of payload that are enough
 --
@@ -45,12 +45,12 @@ CASE WHEN pg_column_size(j.payload) >= 2000 OR pg_column_compression(j.payload) 
 -- would pass all of it that is finished.
 -- The lateral probes stop as soon as $5 rows are locked. The UPDATE gets the places of the rows, as an array: with a join, stale
 -- statistics flip the plan to a sequential scan; with ids, each is looked up in an index once more.
--- A place cannot come to mean another row. It is one in this table alone, and this statement holds a lock on the very version that lies
+-- A place cannot come to mean another row. It is one in this table alone, and this statement holds a lock on the very version that is
 -- there: nobody updates it, neither pruning nor VACUUM touches it, so nobody else is written there. A row that somebody changed between
 -- our snapshot and our lock was locked in its newer version, which our snapshot does not show: the UPDATE leaves it out, as if it were
--- locked still, and the next look has it.
--- The payloads of what is taken come to $10 bytes and one job more at most, counted only where there is a long one. What was locked and is not
--- taken waits for the next claim.
+-- locked still, and the next claim has it.
+-- The payloads of the taken jobs come to $10 bytes and one job more at most, counted only if there is a long one. Jobs that were locked and not
+-- taken wait for the next claim.
 -- Of a job in claims of about 1,000: 2.8 buffers, 130 bytes of WAL, 5 to 6 us of the server (18.6, pg_stat_statements).
 WITH c AS MATERIALIZED (
     SELECT w.place, w.bytes

@@ -21,8 +21,8 @@ WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) A
 ORDER BY d.died_at DESC, d.id DESC LIMIT $4;
 
 -- name: reach_list_dead
--- The last dead letter that a listing has looked at; no row: it has seen them all.
--- $1 died before, $2 or then with a smaller id, $3 how many were looked at, $4 died until, $5 died since
+-- The last dead letter that a listing has read; no row: it has read them all.
+-- $1 died before, $2 or then with a smaller id, $3 how many were read, $4 died until, $5 died since
 SELECT l.died_at, l.id FROM holdfast.dead_letters l
 WHERE ($1::timestamptz IS NULL OR (l.died_at <= $1 AND (l.died_at, l.id) < ($1, $2::uuid)))
   AND ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
@@ -44,15 +44,15 @@ WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) A
 ORDER BY d.died_at, d.id LIMIT $4;
 
 -- name: reach_next_dead
--- The last dead letter that next_dead has looked at; no row: it has seen them all.
--- $1 died after, $2 or then with a greater id, $3 how many were looked at, $4 died until, $5 died since
+-- The last dead letter that next_dead has read; no row: it has read them all.
+-- $1 died after, $2 or then with a greater id, $3 how many were read, $4 died until, $5 died since
 SELECT l.died_at, l.id FROM holdfast.dead_letters l
 WHERE ($1::timestamptz IS NULL OR (l.died_at >= $1 AND (l.died_at, l.id) > ($1, $2::uuid)))
   AND ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
 ORDER BY l.died_at, l.id OFFSET $3 - 1 LIMIT 1;
 
 -- name: group_dead
--- The newest dead letters, up to the cap, by task and error, the largest group first; beside each how many were looked at in all.
+-- The newest dead letters, up to the cap, by task and error, the largest group first; beside each how many were read in all.
 -- $1 how many to look at, $2 cap, $3 limit, $4 died until, $5 died since, $6 queue, $7 task, $8 error (a pattern), $9 key,
 -- $10 tag, $11 ids of those that count (NULL: all)
 --
@@ -110,7 +110,7 @@ FROM (SELECT d.queue, array_agg(d.partition_key) AS keys FROM holdfast.dead_lett
 
 -- name: redrive
 -- Dead letters go back to waiting with a fresh set of attempts, each due after its delay. The generation is kept, so that every fence is
--- higher than the last. In a queue ordered by key the stream went on without them: they go to its end, under its lock (lock_streams).
+-- higher than the last. In a queue ordered by key the stream continued without them: they go to its end, under its lock (lock_streams).
 -- Only one that its key is parked for comes back in its old place, and its key is released.
 -- $1 ids, $2 seconds from now until each is due, $3 the act, by which it may be undone (NULL: it may not)
 WITH gone AS (

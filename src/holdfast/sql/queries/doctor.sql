@@ -6,11 +6,11 @@ SELECT quote_ident(current_user), quote_ident(current_database()), current_datab
        CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END;
 
 -- name: doctor_writes
--- Whether new sessions of ours may not write, and who says so (database, user, client, configuration file and so on).
+-- Whether our new sessions may not write, and which setting causes it (database, user, client, configuration file and so on).
 SELECT s.reset_val = 'on', s.source FROM pg_settings s WHERE s.name = 'default_transaction_read_only';
 
 -- name: doctor_settings
--- Settings as every new session of ours gets them: (name, value).
+-- Settings as every new session of Holdfast gets them: (name, value).
 -- $1 names
 SELECT s.name, s.reset_val
 FROM pg_settings s WHERE s.name = ANY ($1::text[]) ORDER BY s.name;
@@ -133,7 +133,7 @@ WHERE (c.lease_expires_at < holdfast.now() - make_interval(secs => $1::float8) O
 ORDER BY c.lease_expires_at LIMIT $3;
 
 -- name: claim_holders
--- Who keeps sweeps from claims: sessions in a transaction for long that have locked the claim, one of its jobs, or the table of its queue.
+-- Sessions that block sweeps of claims: those in a transaction for long that have locked the claim, one of its jobs, or the table of its queue.
 -- A row that somebody locks or changes has his transaction in xmax, and he holds the lock of that transaction.
 -- $1 seconds, $2 queues, $3 workers
 WITH c AS MATERIALIZED (
@@ -169,7 +169,7 @@ WHERE NOT o.paused AND o.age_seconds >= $2::float8
 ORDER BY o.age_seconds DESC;
 
 -- name: long_held
--- Jobs that a live worker holds for very long, or goes on with although it was asked to stop.
+-- Jobs that a live worker holds for very long, or continues although it was asked to stop.
 -- $1 seconds of running, $2 seconds since the request, $3 seconds after which a worker is late, $4 limit
 SELECT w.id, c.queue, w.task, v.id, v.host, v.pid, extract(epoch FROM holdfast.now() - w.claimed_at)::float8,
        extract(epoch FROM holdfast.now() - w.cancel_requested_at)::float8
@@ -233,8 +233,8 @@ FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM 
 GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 
 -- name: long_paused
--- Queues and tasks that have been paused for long, or that due jobs wait for: (what, name, seconds, by whom, do due jobs wait?). What a
--- breaker has paused is its own business.
+-- Queues and tasks that have been paused for long, or that due jobs wait for: (what, name, seconds, by whom, do due jobs wait?). Pauses of
+-- breakers are left out.
 -- $1 seconds of a pause, $2 seconds that a due job may wait
 SELECT 'queue', q.name, extract(epoch FROM holdfast.now() - q.paused_at)::float8, q.paused_by, coalesce(o.age_seconds >= $2::float8, false)
 FROM holdfast.queues q JOIN holdfast.oldest_due o ON o.queue = q.name

@@ -15,7 +15,7 @@ LEFT JOIN LATERAL (SELECT c.* FROM holdfast.claims c WHERE w.status = 'processin
 WHERE j.id = $1;
 
 -- name: explain_rules
--- What is paused, whether the queue is known, and until when sweeps wait after an outage.
+-- Whether the queue and the task are paused, whether the queue is known, and until when sweeps wait after an outage.
 -- $1 queue, $2 task
 SELECT q.name IS NOT NULL, q.paused_at, q.paused_by, t.paused_at, t.paused_by, greatest(e.grace_until, 'epoch'), b.state, b.opened_at, b.retry_at,
        b.last_error

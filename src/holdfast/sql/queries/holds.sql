@@ -48,7 +48,7 @@ LEFT JOIN LATERAL (SELECT j.id, j.status, j.claim_token, j.available_at, j.claim
 ORDER BY h.until, h.queue, h.partition_key;
 
 -- name: hold_news
--- What a worker that claims from a queue has to know of its holds: (now, whether there are any, in how many seconds the next one ends, whether
+-- A claiming worker's questions about the holds of its queue: (now, whether there are any, in how many seconds the next one ends, whether
 -- a trial may be due, keys whose hold ended since a moment).
 -- $1 queue, $2 since (NULL: now), $3 most keys
 SELECT holdfast.now(), EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1),
@@ -65,7 +65,7 @@ SELECT holdfast.now(), EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = 
 -- $1 queue, $2 after this end, $3 and key, $4 limit, $5 ordered?, $6 suspects instead of others?
 --
 -- A trial whose job came back without having ended is given again: its worker died, or it was handed back before it ran. Its claim is no
--- longer on the job then, or the job is due as it was when it was claimed; who fails or snoozes it makes it due later.
+-- longer on the job then, or the job is due as it was when it was claimed; a failure or a snooze makes it due later.
 SELECT h.until, h.partition_key, h.trial_token,
        CASE WHEN h.trial_token IS NULL THEN true
             WHEN h.decided THEN NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.id = h.trial_id AND w.claim_token = h.trial_token
@@ -87,7 +87,7 @@ FROM (SELECT k.* FROM holdfast.key_holds k
 ORDER BY h.until, h.partition_key;
 
 -- name: lock_trials
--- Hold these holds until the commit, if nobody claimed a trial since they were looked at, and nobody renewed them; returns their keys.
+-- Hold these holds until the commit, if nobody claimed a trial since they were read, and nobody renewed them; returns their keys.
 -- $1 queue, $2 keys, $3 the tokens that were seen
 --
 -- Only the row of the hold is asked: what is read of other rows here may be older than the lock.
@@ -135,7 +135,7 @@ SELECT count(*) FROM gone;
 SELECT true FROM holdfast.queues WHERE name = $1 AND (fair OR ordering = 'key');
 
 -- name: undecided_trials
--- Holds whose trial has ended, and nobody lifted or renewed them: (queue, key, end of the hold, reason, the job that was tried). Whoever owns the
+-- Holds whose trial has ended, and that nobody lifted or renewed: (queue, key, end of the hold, reason, the job that was tried). The owner of the
 -- key decides when the trial ends, so those whose hold ended a moment ago are left out.
 -- $1 limit
 SELECT h.queue, h.partition_key, h.until, h.reason, h.trial_id

@@ -57,7 +57,7 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: prune_quarantine
--- Forget quarantined jobs that are no longer live: their owner ended them all the same.
+-- Forget quarantined jobs that are no longer live: their owner ended them anyway.
 -- $1 limit
 WITH gone AS (
     DELETE FROM holdfast.quarantine x

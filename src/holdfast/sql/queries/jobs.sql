@@ -86,7 +86,7 @@ SELECT queue FROM holdfast.work WHERE id = $1;
 SELECT name FROM holdfast.queues ORDER BY name;
 
 -- name: describe_server
--- What a process needs to know before it relies on the server. The commit setting is the one the role and database give to everybody,
+-- What a process checks before it relies on the server. The commit setting is the one that the role and database give to all sessions,
 -- not the one our own session was raised to.
 SELECT current_setting('server_version_num')::int, to_regclass('holdfast.migrations') IS NOT NULL,
        current_setting('fsync'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),

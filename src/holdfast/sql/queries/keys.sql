@@ -2,7 +2,7 @@
 -- Keys of ordered queues whose first job is set aside, blocked ones first: (queue, key, why, job, task, since, until, note, jobs behind it).
 -- $1 queue (NULL: all), $2 jobs set aside to look at in each queue, $3 limit, $4 cap of the jobs behind
 --
--- What is set aside has an index of its own; whether it is the first of its key is one probe of the index of streams.
+-- Set-aside jobs have a separate index; whether one is the first of its key is one probe of the index of streams.
 SELECT s.queue, s.partition_key, s.status, s.id, s.task,
        CASE s.status WHEN 'blocked' THEN coalesce((SELECT max(e.at) FROM holdfast.errors e WHERE e.job_id = s.id), s.claimed_at) ELSE s.available_at END,
        NULL::timestamptz, CASE s.status WHEN 'blocked' THEN s.last_error ELSE s.hold_reason END,
@@ -23,8 +23,8 @@ FROM (SELECT w.*
       ORDER BY w.status, w.claimed_at, w.seq LIMIT $3) s;
 
 -- name: aside_more
--- Whether an ordered queue has more jobs set aside than are looked at.
--- $1 queue (NULL: all), $2 how many are looked at
+-- Whether an ordered queue has more jobs set aside than are read.
+-- $1 queue (NULL: all), $2 how many are read
 SELECT EXISTS (SELECT FROM holdfast.queues q
                CROSS JOIN LATERAL (SELECT FROM holdfast.work j WHERE j.queue = q.name AND j.hold_reason IS NOT NULL
                                    ORDER BY j.task, j.version, j.available_at OFFSET $2 LIMIT 1) w
@@ -58,7 +58,7 @@ ORDER BY x.at, w.id LIMIT $2;
 
 -- name: waiting_heads
 -- Keys with jobs that wait behind a first one that is not due yet, the furthest ahead first; columns as of aside_heads.
--- $1 queue, $2 jobs to look at of each priority, $3 limit, $4 cap of the jobs behind, $5 due later than that many seconds from now
+-- $1 queue, $2 jobs to read of each priority, $3 limit, $4 cap of the jobs behind, $5 due later than that many seconds from now
 WITH RECURSIVE p(priority) AS (
     (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
     UNION ALL
@@ -189,7 +189,7 @@ WHERE (p.queue, p.partition_key) IN (SELECT u.queue, u.key FROM unnest($1::text[
 ORDER BY p.queue, p.partition_key FOR UPDATE;
 
 -- name: unpark
--- Release parked keys: their jobs may be claimed again. A key that was parked anew for another dead letter stays.
+-- Release parked keys: their jobs may be claimed again. A key that was parked again for another dead letter stays.
 -- $1 queues, $2 keys, $3 dead letters
 DELETE FROM holdfast.parked_keys p
 WHERE (p.queue, p.partition_key, p.job_id) IN (SELECT u.queue, u.key, u.job FROM unnest($1::text[], $2::text[], $3::uuid[]) AS u(queue, key, job))
@@ -228,7 +228,7 @@ UPDATE holdfast.work SET status = 'pending', hold_reason = NULL, attempts = 0, c
 WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'blocked' RETURNING id;
 
 -- name: bury_blocked
--- Blocked jobs leave for the dead letters, and their keys go on without them.
+-- Blocked jobs become dead letters, and their keys continue without them.
 -- $1 queue, $2 ids
 WITH gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'blocked' RETURNING *

@@ -29,8 +29,8 @@ WITH q AS MATERIALIZED (
 )
 
 -- part: key_bucket
--- The tokens of the key k.key of the queue q, as whoever claimed last left them. Workers of the release before count in key_limits: then the
--- later of the two is what is left. $1 queue
+-- The tokens of the key k.key of the queue q, as the last claim left them. Workers of the release before count in key_limits: then the
+-- later of the two counts. $1 queue
     LEFT JOIN LATERAL (
         SELECT b.tokens, b.refilled_at
         FROM ((SELECT t.tokens, t.refilled_at FROM holdfast.key_tokens t WHERE t.queue = $1 AND t.partition_key = k.key ORDER BY t.number DESC LIMIT 1)
@@ -41,8 +41,8 @@ WITH q AS MATERIALIZED (
 
 -- name: lock_limit
 -- Hold the limits of a queue until the commit. No row: another worker claims at this moment, or did a moment ago.
--- The newest row is looked for by itself: a scan that skips it when it is locked would go on through all that were before it.
--- Whoever is stopped while it holds them (a frozen process, a lost machine) loses them after two seconds: nobody else claims meanwhile.
+-- The newest row is searched by itself: a scan that skips it when it is locked would continue through all earlier ones.
+-- A session that is stopped while it holds them (a frozen process, a lost machine) loses them after two seconds: nobody else claims meanwhile.
 -- $1 queue
 SELECT queue, set_config('idle_in_transaction_session_timeout', CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
                              BETWEEN interval '1 millisecond' AND interval '2 seconds' THEN current_setting('idle_in_transaction_session_timeout') ELSE '2s' END, true)
@@ -86,7 +86,7 @@ SELECT greatest(least(w.places, coalesce(floor(w.left + q.rate * $5::float8), 10
 FROM q CROSS JOIN whole w;
 
 -- name: trim_claims
--- Take jobs that are over out of these claims, and drop those that have no other: what they list is what a limit counts first. The asker only
+-- Take jobs that are over out of these claims, and drop those that have no other: a limit counts the listed jobs first. The caller only
 -- believes that they are over; the rows of the jobs decide.
 -- A claim that is being renewed is left for another time: waiting here for several rows could end in a circle.
 -- Tokens as arrays: a join may read the index from end to end, with all claims that are gone and that a long transaction keeps.
@@ -137,7 +137,7 @@ WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast
 -- Write down the tokens that are left once the jobs that were claimed have theirs, of the queue and of their keys. They may be fewer than none:
 -- then the next start has to wait for that long too. Under lock_limit.
 -- The tokens of a key are a row with the next number, as those of the queue. A key that was forgotten begins with the time as its number, so that
--- what it had before lies behind it in the index. Rows are named by their places: a plan that was made for few rows would read the whole table.
+-- its earlier tokens are behind it in the index. Rows are named by their places: a plan that was made for few rows would read the whole table.
 -- $1 queue, $2 tokens (NULL: it has no rate), $3 as of when, $4 keys, $5 tokens of each
 WITH spent AS (
     DELETE FROM holdfast.limits
@@ -162,7 +162,7 @@ INSERT INTO holdfast.key_tokens (queue, partition_key, number, tokens, refilled_
 SELECT $1, k.key, greatest(k.number + 1, (extract(epoch FROM $3::timestamptz) * 1000000)::bigint), k.tokens, $3 FROM keys k;
 
 -- name: claim_shares
--- Take due jobs from these keys, at most that many of each, for a living worker.
+-- Take due jobs from these keys, at most that many of each, for a live worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects instead of others?,
 -- $9 limits that the claim is made within, $10 trials of held keys? They are locked, and one job of each is asked for.
 --
@@ -195,7 +195,7 @@ WITH c AS MATERIALIZED (
 -- with part: taken
 
 -- name: scan_shares
--- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys looked at, bucket and key of the last one,
+-- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys read, bucket and key of the last one,
 -- those that have a due job, its priority, and for how long it is due). As in scan_streams, one probe per key and per gap.
 -- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys
 WITH RECURSIVE step AS (

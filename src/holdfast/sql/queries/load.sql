@@ -1,5 +1,5 @@
 -- name: load_begin
--- What a load needs to know before its first row: the clock, the queues, those claimed key by key, those in order.
+-- What a load depends on before its first row: the clock, the queues, those claimed key by key, those in order.
 SELECT holdfast.now(), array_agg(q.name), coalesce(array_agg(q.name) FILTER (WHERE q.keyed), '{}'),
        coalesce(array_agg(q.name) FILTER (WHERE q.ordering = 'key'), '{}')
 FROM holdfast.queues q;
@@ -17,6 +17,6 @@ HAVING NOT EXISTS (SELECT FROM holdfast.producers);
 SELECT q.name FROM holdfast.queues q WHERE q.name = ANY ($1::text[]) AND q.ordering = 'key';
 
 -- name: load_wake
--- Jobs of these queues are due, the first of each at its time: tell whoever sleeps there.
+-- Jobs of these queues are due, the first of each at its time: wake sleeping workers.
 -- $1 queues, $2 times
 SELECT holdfast.wake($1::text[], $2::timestamptz[]);

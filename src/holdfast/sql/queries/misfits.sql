@@ -62,8 +62,8 @@ ORDER BY m.queue, m.at, m.job_id LIMIT $5;
 
 -- name: take_misfits
 -- Of these jobs, take those whose payload every live signature of their task has refused, the last of them longer ago than this, to end them
--- in the same transaction. While nobody is there who knows the task, and while somebody is there who does not say its signature, they stay;
--- and so do those of which everybody says that newer code is needed.
+-- in the same transaction. They stay while no live worker knows the task, and while one of those that do reports no signature;
+-- and so do those for which all report that newer code is needed.
 -- Only jobs that are taken are locked: most looks find none.
 -- $1 queue, $2 seconds, $3 seconds after which a worker is late, $4 token, $5 ids
 WITH refused AS MATERIALIZED (

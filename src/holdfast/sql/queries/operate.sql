@@ -1,8 +1,8 @@
 -- name: queue_load
--- What one queue holds, each count cut off at the cap, since when its oldest due job waits, and whether it is paused.
+-- The jobs of one queue, each count cut off at the cap, the age of its oldest due job, and whether it is paused.
 -- $1 queue, $2 cap, $3 cap of those that are not due: scheduled, suspended, held
 --
--- Every part walks an index in its order and stops at the cap. The priorities are probed one by one, because the claim index
+-- Every part walks an index in its order and stops at the cap. The priorities are probed separately, because the claim index
 -- begins with them; running jobs are found by their claims, because no index of the hot table knows the status.
 WITH RECURSIVE p(priority) AS (
     (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
@@ -106,7 +106,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
        set_config('plan_cache_mode', 'auto', true);
 
 -- name: read_only
--- For this transaction: whoever looks can change nothing.
+-- For this transaction: it can change nothing.
 SET TRANSACTION READ ONLY;
 
 -- name: list_workers

@@ -1,11 +1,11 @@
 -- name: begin_operation
--- An act over many that others carry on.
+-- Record an act over many jobs that workers run.
 -- $1 id, $2 verb, $3 selection, $4 options, $5 bounds (all JSON), $6 actor, $7 surface, $8 address, $9 reason, $10 total, $11 capped, $12 audit
 INSERT INTO holdfast.operations (id, verb, selection, options, bounds, actor, surface, address, reason, created_at, total, capped, audit)
 VALUES ($1, $2, $3::text::jsonb, $4::text::jsonb, $5::text::jsonb, $6, $7, $8::text::inet, $9, holdfast.now(), $10, $11, $12);
 
 -- name: claim_operation
--- Take up the first operation that nobody runs, or one by its id. Whoever ran it and has not moved it for a while has lost it. One whose
+-- Take up the first operation without a runner, or one by its id. A runner that has not moved it for a while has lost it. One whose
 -- verb this release does not have is left to others.
 -- $1 runner, $2 token (a claim whose answer was lost comes again with it), $3 seconds of silence, $4 id (NULL: whichever), $5 verbs,
 -- $6 a token of this runner's under which it may have left one
@@ -30,8 +30,8 @@ SELECT o.results::text, o.left_out::text, greatest(extract(epoch FROM o.paced_un
 FROM holdfast.operations o WHERE o.id = $1 AND o.token = $2 AND o.state = 'running' FOR UPDATE;
 
 -- name: move_operation
--- What a batch did, and where the next one begins, in the transaction that did it.
--- $1 id, $2 token, $3 place (JSON), $4 jobs changed, $5 jobs looked at, $6 results, $7 left out (JSON), $8 seconds that its rate reaches ahead
+-- The result of a batch, and where the next one begins, in the same transaction.
+-- $1 id, $2 token, $3 place (JSON), $4 jobs changed, $5 jobs read, $6 results, $7 left out (JSON), $8 seconds that its rate reaches ahead
 UPDATE holdfast.operations o
 SET place = $3::text::jsonb, done = o.done + $4::bigint, looked_at = o.looked_at + $5::bigint, results = $6::text::jsonb, left_out = $7::text::jsonb,
     paced_until = CASE WHEN $8::float8 > 0 THEN holdfast.now() + make_interval(secs => $8::float8) ELSE o.paced_until END,
@@ -55,7 +55,7 @@ SET state = 'waiting', token = NULL, runner = NULL, fault = coalesce($2, o.fault
 WHERE o.token = $1 AND o.state = 'running' RETURNING true;
 
 -- name: stop_operation
--- Nothing more is acted on once this has committed: a batch that is under way is waited for.
+-- No further job is changed once this has committed: a batch in progress is waited for.
 -- $1 id, $2 who
 UPDATE holdfast.operations o
 SET state = 'stopped', ended_at = holdfast.now(), stopped_by = $2, token = NULL, runner = NULL
@@ -89,7 +89,7 @@ EXISTS (SELECT FROM holdfast.operations o WHERE o.state IN ('waiting', 'running'
         AND (o.retry_at IS NULL OR o.retry_at <= holdfast.now()))
 
 -- name: count_operations
--- Operations that are not ended, by state, and how many of them cannot go on.
+-- Operations that have not ended, by state, and how many of them cannot continue.
 SELECT o.state, count(*), count(o.fault) FROM holdfast.operations o WHERE o.state IN ('waiting', 'running') GROUP BY o.state;
 
 -- name: prune_operations

@@ -5,7 +5,7 @@ UPDATE holdfast.queues SET paused_at = holdfast.now(), paused_by = $2 WHERE name
 
 -- name: resume_queue
 -- No row: it is not paused, or does not exist, or is paused by another act.
--- $1 queue, $2 only what was paused by then (NULL: whenever), $3 by whom
+-- $1 queue, $2 only if it was paused at this time or earlier (NULL: at any time), $3 by whom
 UPDATE holdfast.queues SET paused_at = NULL, paused_by = NULL
 WHERE name = $1 AND paused_at IS NOT NULL AND ($2::timestamptz IS NULL OR (paused_at <= $2 AND paused_by = $3::text)) RETURNING name;
 
@@ -20,8 +20,8 @@ SELECT paused_at, paused_by, extract(epoch FROM holdfast.now() - paused_at)::flo
 INSERT INTO holdfast.paused_tasks (task, paused_at, paused_by) VALUES ($1, holdfast.now(), $2) ON CONFLICT DO NOTHING RETURNING task;
 
 -- name: resume_task
--- No row: it was not paused. Waits for whoever sets jobs of it aside at this moment; nobody does after the commit.
--- $1 task, $2 only what was paused by then (NULL: whenever), $3 by whom
+-- No row: it was not paused. Waits for a session that sets jobs of it aside at this moment; none does after the commit.
+-- $1 task, $2 only if it was paused at this time or earlier (NULL: at any time), $3 by whom
 DELETE FROM holdfast.paused_tasks
 WHERE task = $1 AND NOT by_breaker AND ($2::timestamptz IS NULL OR (paused_at <= $2 AND paused_by = $3::text)) RETURNING task;
 
@@ -106,7 +106,7 @@ SELECT count(*) FROM (SELECT FROM holdfast.work w WHERE w.hold_reason IS NOT NUL
                       ORDER BY w.task, w.version, w.available_at LIMIT $2) w;
 
 -- name: known_tasks
--- The tasks that living workers say they know, and how many of them do.
+-- The tasks that live workers know, and how many workers know each.
 -- $1 seconds after which a worker no longer counts, $2 limit
 SELECT t.task, count(*)
 FROM holdfast.workers w CROSS JOIN LATERAL unnest(w.tasks) AS t(task)

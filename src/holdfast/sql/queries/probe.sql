@@ -3,12 +3,12 @@
 SELECT pg_catalog.pg_backend_pid();
 
 -- name: leave_mark
--- Set something for this session, to see who else sees it.
+-- Set a value in this session, to find out which other sessions see it.
 -- $1 mark
 SELECT pg_catalog.set_config('holdfast.doctor', $1, false);
 
 -- name: read_mark
--- What somebody left in this session.
+-- The value that a session left in this one.
 SELECT pg_catalog.current_setting('holdfast.doctor', true);
 
 -- name: server_time

@@ -1,7 +1,7 @@
 -- name: heartbeat
--- Say that the worker lives, and now and then how it is. Touches no column of an index; returns its status, `draining` also when it was fenced
+-- Report that the worker is alive, and regularly its vital signs. Touches no column of an index; returns its status, `draining` also when it was fenced
 -- while it drained.
--- $1 worker, $2 vitals (NULL: as it said before)
+-- $1 worker, $2 vitals (NULL: as last reported)
 UPDATE holdfast.workers SET last_seen_at = holdfast.now(), vitals = coalesce($2::text::jsonb, vitals) WHERE id = $1
 RETURNING CASE WHEN status = 'gone' AND ended = 'left' THEN 'draining' ELSE status END;
 
@@ -31,7 +31,7 @@ WHERE w.id IS NULL OR w.cancel_requested_at IS NOT NULL;
 
 -- name: tidy_claims
 -- Drop claim rows of a worker that no processing job refers to. Jobs only ever lose a token, so this stays true.
--- Those of which as many jobs as they have were counted when they ended are not looked at job by job: that took half a microsecond for each.
+-- Claims of which as many jobs as they have were counted at their end are not checked job by job: that took half a microsecond for each.
 -- But for a server that was a standby then, or that may lose its last commits when it crashes: it may lack what was settled last, and its jobs would
 -- be stranded.
 -- $1 worker, $2 tokens still in use, $3 tokens of which ends were counted, $4 how many of each, $5 the server's timeline at that time

@@ -1,5 +1,5 @@
 -- name: begin_request
--- A request under a key of its sender: a row if it is new, and begun by this. What is older than a day is forgotten on the way.
+-- A request under a key of its sender: a row if it is new, started by this call. Rows older than a day are removed by the way.
 -- $1 who, $2 key, $3 digest of the request
 WITH old AS (
     DELETE FROM holdfast.web_requests r WHERE (r.who, r.key) IN (
@@ -10,12 +10,12 @@ ON CONFLICT (who, key) DO UPDATE SET digest = EXCLUDED.digest, at = EXCLUDED.at,
 RETURNING true;
 
 -- name: find_request
--- What was asked under a key, and what was said; NULL: it is not known.
+-- The request under a key, and its reply; NULL: it is not known.
 -- $1 who, $2 key
 SELECT r.digest, r.said FROM holdfast.web_requests r WHERE r.who = $1 AND r.key = $2;
 
 -- name: end_request
--- What was said to a request.
+-- Store the reply to a request.
 -- $1 who, $2 key, $3 the answer
 UPDATE holdfast.web_requests r SET said = $3 WHERE r.who = $1 AND r.key = $2;
 

@@ -1,5 +1,5 @@
 -- name: runbook_begin
--- For this transaction: look only, end a look that takes too long, and do not compile plans for one look. Where an index answers,
+-- For this transaction: read only, end a query that takes too long, and do not compile plans. Where an index can serve,
 -- walk it: statistics may be of a time when the table was empty.
 -- $1 timeout, $2 does an index answer?
 SELECT set_config('transaction_read_only', 'on', true), set_config('statement_timeout', $1, true), set_config('jit', 'off', true),
@@ -96,7 +96,7 @@ ORDER BY bytes DESC, relation
 LIMIT $1;
 
 -- name: runbook_horizon
--- Who keeps dead rows and old WAL from being removed, the oldest first.
+-- Sessions that keep dead rows and old WAL from being removed, the oldest first.
 -- $1 limit
 SELECT kind, name, owner, application, state, since, seconds, xid_age, wal_bytes
 FROM holdfast.horizon

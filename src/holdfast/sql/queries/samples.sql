@@ -8,7 +8,7 @@ SELECT holdfast.take_sample($1::float8);
 NOT EXISTS (SELECT FROM holdfast.samples s WHERE s.minute = date_trunc('minute', holdfast.now()))
 
 -- name: samples
--- How a queue stood, step by step: the most of each count, and the fewest workers, in a step.
+-- The state of a queue, step by step: the highest of each count, and the lowest number of workers, in a step.
 -- $1 queue (NULL: all), $2 seconds back, $3 minutes of a step, $4 limit
 SELECT b.at, s.queue, max(s.due), max(s.behind), max(s.running), max(s.held), max(s.blocked), max(s.oldest), min(s.workers), count(*)::int
 FROM (SELECT date_trunc('minute', holdfast.now() - make_interval(secs => $2::float8)) AS since) f
@@ -17,8 +17,8 @@ CROSS JOIN LATERAL (SELECT date_bin(make_interval(mins => $3::int), s.minute, 'e
 GROUP BY b.at, s.queue ORDER BY b.at, s.queue LIMIT $4;
 
 -- name: usual_load
--- What is usual at this time of day: half an hour before and after it, on each of the last 14 days that have samples. Today is left out.
--- Also how each queue stood in its last sample, if that is of the last three minutes.
+-- The usual state at this time of day: half an hour before and after it, on each of the last 14 days that have samples. Today is left out.
+-- Also each queue's last sample, if it is of the last three minutes.
 WITH usual AS (
     SELECT s.queue, percentile_disc(0.5) WITHIN GROUP (ORDER BY s.due) AS due, percentile_disc(0.95) WITHIN GROUP (ORDER BY s.due) AS most_due,
            percentile_cont(0.5) WITHIN GROUP (ORDER BY coalesce(s.oldest, 0)) AS oldest,
@@ -35,7 +35,7 @@ SELECT coalesce(u.queue, l.queue), u.due, u.most_due, u.oldest, u.most_oldest, c
 FROM usual u FULL JOIN last l ON l.queue = u.queue ORDER BY 1;
 
 -- name: sample_trend
--- How all queues stood together in each minute, and how each of those that are named did: the rows without a queue are of all.
+-- The state of all queues together in each minute, and of each named one: the rows without a queue are of all.
 -- $1 queues, $2 seconds back
 SELECT s.minute, NULL, sum(s.due)::int, max(s.oldest)
 FROM holdfast.samples s WHERE s.minute >= holdfast.now() - make_interval(secs => $2::float8) GROUP BY s.minute

@@ -31,8 +31,8 @@ WHERE ($16::boolean IS NULL OR w.backs_off) AND ($5::text[] IS NULL OR w.state =
 ORDER BY w.id DESC LIMIT $4;
 
 -- name: reach_live
--- The last id that a search of live jobs has looked at; no row: it has seen them all.
--- $1 below this id, $2 from this id on, $3 how many were looked at, $4 queue
+-- The last id that a search of live jobs has read; no row: it has read them all.
+-- $1 below this id, $2 from this id on, $3 how many were read, $4 queue
 SELECT j.id FROM holdfast.work j
 WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) AND ($4::text IS NULL OR j.queue = $4)
 ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
@@ -71,7 +71,7 @@ WHERE c.worker = $1 AND ($2::text IS NULL OR c.queue = $2) LIMIT $3;
 
 -- name: unclaimed_ids
 -- Of the oldest jobs, of which a bounded number is scanned, those that say they run while no claim holds them. They were claimed once, so they
--- are among the oldest; hands in the tables make them, the engine does not.
+-- are among the oldest; people who edit the tables make them, the engine does not.
 -- $1 queue, $2 how many to look at, $3 limit
 SELECT w.id
 FROM (SELECT j.id, j.status, j.claim_token FROM holdfast.work j WHERE $1::text IS NULL OR j.queue = $1 ORDER BY j.id LIMIT $2) w
@@ -107,8 +107,8 @@ WHERE ($5::text[] IS NULL OR a.status = ANY ($5)) AND ($6::text IS NULL OR a.que
 ORDER BY a.id DESC LIMIT $4;
 
 -- name: reach_archive
--- The last id that a search of the archive has looked at; no row: it has seen them all.
--- $1 below this id, $2 from this id on, $3 how many were looked at
+-- The last id that a search of the archive has read; no row: it has read them all.
+-- $1 below this id, $2 from this id on, $3 how many were read
 SELECT j.id FROM holdfast.archive j WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)
 ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
 
@@ -128,7 +128,7 @@ WHERE ($5::text[] IS NULL OR 'dead_letter' = ANY ($5)) AND ($6::text IS NULL OR 
 ORDER BY d.id DESC LIMIT $4;
 
 -- name: reach_dead
--- The last id that a search of the dead letters has looked at; no row: it has seen them all.
--- $1 below this id, $2 from this id on, $3 how many were looked at
+-- The last id that a search of the dead letters has read; no row: it has read them all.
+-- $1 below this id, $2 from this id on, $3 how many were read
 SELECT j.id FROM holdfast.dead_letters j WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)
 ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;

@@ -1,8 +1,8 @@
 -- name: settle_finish
 -- anywhere
 -- Completed and cancelled jobs leave for the archive, or, completed where nothing is kept, for good. Answers one row: how many left; when that is
--- not all ($9), the places of those that did in the arrays; and what hangs on them, as JSON: [id, group, follow-ups]. On those nothing else can hang
--- that looks into the archive, so they are kept.
+-- not all ($9), the places of those that did in the arrays; and their follow-ups, as JSON: [id, group, follow-ups]. Nothing else of theirs
+-- reads the archive, so they are kept.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses (NULL: all completed), $6 results (NULL: all 'null'), $7 errors (NULL: none),
 -- each the text of an array, $8 worker, $9 how many, $10 whether each is kept if it completed (NULL: as the queue says), the text of an array
 --
@@ -41,7 +41,7 @@ FROM gone;
 -- Jobs that completed, with no result, and on which nothing hangs, leave. $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens
 --
 -- BETWEEN, not =, which a planner may turn round: while the queue is short it would read all of it, and look for each row in the arrays. Where no
--- table may be scanned, this leaves no plan but a look into the index for each job. So the plan can be kept: to make it took 0.5 ms of each batch.
+-- table may be scanned, this leaves no plan but a probe of the index for each job. So the plan can be kept: to make it took 0.5 ms of each batch.
     DELETE FROM holdfast.work w
     USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)
     WHERE w.queue = $1 AND w.id BETWEEN d.id AND d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
@@ -120,7 +120,7 @@ SELECT ARRAY[((SELECT count(*) FROM steps) + (SELECT count(*) FROM reports))::te
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left and its deadline has not passed, else to the dead letters. Decided here,
--- once. In a queue ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.
+-- once. In a queue ordered by key the rest of the key continues (skip), or waits for the dead job, which stays where it is (block), or is parked.
 -- A deadline counts from when the job was due before it first failed or was snoozed; a claim leaves available_at as it is.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays, $6 final?, $7 kinds, $8 messages, $9 traces, $10 deadlines in seconds (NULL: none), $11 worker
 WITH rule AS MATERIALIZED (
@@ -178,7 +178,7 @@ UNION ALL SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id 
 
 -- name: settle_back
 -- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
--- What is said of a job is looked up in one object: a search through `ok` for each row took a second for 1,000 of them.
+-- The arguments for a job are found in one object: a search through `ok` for each row took a second for 1,000 of them.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays (NULL: its place in the queue is kept), $6 reasons to hold (NULL: waiting)
 WITH ok AS MATERIALIZED (
     SELECT d.n, d.id, d.delay, d.hold

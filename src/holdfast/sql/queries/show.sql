@@ -29,7 +29,7 @@ UNION
 ORDER BY 1 LIMIT $3;
 
 -- name: look_job
--- One job, wherever it is now, for whoever enqueued it.
+-- One job, wherever it is now, for its producer.
 -- $1 id
 SELECT id, task, queue, status, attempts, created_at, completed_at, result::text, last_error FROM holdfast.jobs WHERE id = $1;
 
@@ -41,11 +41,11 @@ SELECT * FROM (SELECT e.attempt, e.generation, e.at, e.worker, e.kind, e.message
 ORDER BY newest.at, newest.generation;
 
 -- name: show_progress
--- How far a job said it was.
+-- The progress that a job reported.
 -- $1 id
 SELECT p.fraction, p.message, p.at, p.generation FROM holdfast.progress p WHERE p.job_id = $1;
 
 -- name: show_steps
--- What a job recorded with once().
+-- The records of once() of a job.
 -- $1 id, $2 limit
 SELECT o.name, o.at FROM holdfast.once o WHERE o.job_id = $1 ORDER BY o.at, o.name LIMIT $2;

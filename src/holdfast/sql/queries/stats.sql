@@ -5,7 +5,7 @@ SELECT s.since, (extract(epoch FROM holdfast.now() - s.since) / 60)::float8
 FROM (SELECT date_trunc('minute', holdfast.now() - make_interval(mins => $1::int))) AS s(since);
 
 -- part: stats_sums
--- What was done since then, as the workers have summed it up by minute: no job is counted. $1 since, $2 queue, $3 task
+-- The work since then, as the workers have summed it up by minute: no job is counted. $1 since, $2 queue, $3 task
 found AS MATERIALIZED (
     SELECT t.* FROM holdfast.throughput t
     WHERE t.minute >= $1 AND ($2::text IS NULL OR t.queue = $2) AND ($3::text IS NULL OR t.task = $3)

@@ -1,14 +1,14 @@
 -- name: claim_streams
--- Take a gapless run from the front of each of these streams, for a living worker.
+-- Take a gapless run from the front of each of these streams, for a live worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 most jobs of a key, $7 suspects too?, $8 limits that the
 -- claim is made within, $9 bytes of payload that are enough, $10 trials of held keys? They are locked, and one job of each is asked for. $11 most jobs
 --
--- `front` has the first jobs of a key by seq, whatever their status; `free` those of them that are ready and that nobody holds, looked at
+-- `front` has the first jobs of a key by seq, whatever their status; `free` those of them that are ready and that nobody holds, read
 -- again under their lock. A run ends at the first job of the front that is not free: what is behind it has to wait, also when somebody
 -- took, held or ended it between the two looks. A filter by status in `front` would step over it. A job that commits later has a
 -- higher seq, so nothing can appear before what was seen.
 -- Rows are identified by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
--- snapshot and our lock was locked in its newer version, which lies elsewhere: the run ends there, as at one that is locked still.
+-- snapshot and our lock was locked in its newer version, which is in another place: the run ends there, as at one that is locked still.
 -- Mostly all of the front is free, and no run has to be cut.
 -- `IN` is a hashed lookup for each row of the front. `= ANY (ARRAY(...))` would search the whole array for each of them.
 -- Where there are long payloads, the first job of each key comes before the second of any.
@@ -82,7 +82,7 @@ CROSS JOIN LATERAL (
 ) s;
 
 -- name: scan_streams
--- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys looked at, bucket and key of the last one,
+-- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys read, bucket and key of the last one,
 -- those whose first job is ready, the priorities of those jobs, and for how long each is due). One index probe per key, however deep it
 -- is, and one per gap between wanted buckets.
 -- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys, $6 suspects too?

@@ -22,8 +22,8 @@ SELECT coalesce((SELECT free FROM begun),
 
 -- name: fence_workers
 -- A worker not heard of for too long is gone, for good: an identity never comes back. One that was draining counts as having left: when
--- its process turns out to be there after all, it goes on leaving. `fenced_at` says that its jobs are left behind by a silence.
--- Nobody who is not alive sleeps.
+-- its process turns out to be alive, it continues to leave. `fenced_at` says that its jobs were lost to a silence.
+-- A worker that is not alive does not sleep.
 -- $1 seconds
 WITH fenced AS (
     UPDATE holdfast.workers w
@@ -63,7 +63,7 @@ RETURNING k.token;
 UPDATE holdfast.claims SET revoked_at = holdfast.now() WHERE worker = $1 AND token = ANY ($2::uuid[]) AND revoked_at IS NULL RETURNING token;
 
 -- name: disowned_claim
--- A claim that was disowned and that no sweep has looked at yet.
+-- A claim that was disowned and that no sweep has handled yet.
 -- $1 token
 SELECT worker, queue, ARRAY[token], job_ids FROM holdfast.claims WHERE token = $1 AND revoked_at IS NOT NULL;
 
@@ -168,7 +168,7 @@ WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NOT NULL
 RETURNING token;
 
 -- name: take_back_blame
--- A worker that was fenced is alive after all: it stood still, or was cut off. The deaths that were counted against its jobs were none.
+-- A fenced worker is alive: its process was stopped, or was cut off. The deaths that were counted against its jobs were none.
 -- Answers the jobs by queue, each with whether it is a dead letter of a silence, to be redriven.
 -- $1 worker
 WITH back AS MATERIALIZED (
@@ -177,7 +177,7 @@ WITH back AS MATERIALIZED (
     UPDATE holdfast.workers v SET fenced_at = NULL, blamed = NULL WHERE v.id IN (SELECT id FROM back)
 ), corrected AS (
     UPDATE holdfast.errors e
-    SET kind = 'WorkerFrozen', message = 'the worker that had this job stood still or was cut off, and came back: this counts no death'
+    SET kind = 'WorkerFrozen', message = 'the worker that had this job was stopped or cut off, and came back: this counts no death'
     WHERE e.job_id = ANY ((SELECT blamed FROM back)::uuid[]) AND e.worker = $1 AND e.kind = 'WorkerSilent'
     RETURNING e.queue, e.job_id
 ), buried AS (
@@ -187,7 +187,7 @@ WITH back AS MATERIALIZED (
 SELECT c.queue, c.job_id, c.job_id IN (SELECT b.id FROM buried b WHERE b.by_silence) FROM corrected c;
 
 -- name: clear_blamed
--- Whoever has these jobs now keeps them: one death less, and no suspicion that rests on it. One that is blocked because of a silence waits again.
+-- The current owners of these jobs keep them: one death less, and no suspicion that rests on it. One that is blocked because of a silence waits again.
 -- $1 queue, $2 ids
 UPDATE holdfast.work w
 SET crashes = greatest(w.crashes - 1, 0), suspect = CASE WHEN w.crashes <= 2 THEN 0 ELSE w.suspect END,

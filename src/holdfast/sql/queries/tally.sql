@@ -32,6 +32,6 @@ SELECT pg_current_xact_id()::text;
 SELECT pg_xact_status($1::text::xid8);
 
 -- name: buried_tasks
--- Queue and task of jobs that a sweep buried.
+-- Queue and task of jobs that a sweep made dead letters.
 -- $1 ids
 SELECT d.queue, d.task FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]);

@@ -1,5 +1,5 @@
 -- name: wake
--- Jobs of these queues are due, each after its delay: tell whoever sleeps there.
+-- Jobs of these queues are due, each after its delay: wake sleeping workers.
 -- $1 queues, $2 delays (NULL: now)
 SELECT ARRAY[holdfast.wake($1::text[], NULL, $2::float8[])::text];
 
@@ -26,14 +26,14 @@ DELETE FROM holdfast.sleepers WHERE worker = $1 AND ($2::text[] IS NULL OR queue
 -- When the next jobs of these queues are due that a worker of these tasks may take, one row at most for each priority and each task.
 -- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures
 --
--- One index probe for each priority, and a look at the first 50 held jobs of each task. Where all of those are not for this worker, what is
--- behind them is left to find_held, which a worker that is up asks for within its share of time: about once a minute such a look says that
+-- One index probe for each priority, and a read of the first 50 held jobs of each task. If none of those is for this worker, the jobs
+-- behind them are left to find_held, which an awake worker calls within its share of time: about once a minute this reports that
 -- there is something due. The list of queues stands beside each name so that
 -- the other partitions are left out when the statement is planned.
 --
--- A job of a key that is held, parked or blocked, or whose first job waits, is due when its key is free. Looked at are the keys of the first 100
--- jobs that are due, of the last 100, and of the first 100 that will be. Where all that are due are of such keys, what is between them was looked
--- at by the claim before, and about once a minute it is looked at again; where all that will be are, the last of them is when to look.
+-- A job of a key that is held, parked or blocked, or whose first job waits, is due when its key is free. This reads the keys of the first 100
+-- jobs that are due, of the last 100, and of the first 100 that will be. If all due jobs are of such keys, the claim before has read those
+-- between, and about once a minute they are read again; if all future ones are, the last of them gives the time of the next read.
 q AS MATERIALIZED (
     SELECT n.name, n.keyed, n.ordering FROM holdfast.queues n WHERE n.name = ANY ($1::text[]) AND n.paused_at IS NULL
 ), p(queue, priority) AS (
@@ -125,16 +125,16 @@ SELECT extract(epoch FROM min(due.available_at) - holdfast.now())::float8,
 FROM due;
 
 -- name: pulse
--- All that a sleeping worker asks, in one statement: it says that it lives, and learns what the next look at its queues would say, whether
+-- All questions of a sleeping worker, in one statement: it reports that it is alive, and learns what the next claim would find, whether
 -- there is something to sweep or to tidy. No row: it is not alive.
 -- $1 queues (empty: not now), $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures, $6 worker, $7 queues it sleeps in, $8 interval of sweeps,
 -- $9 gap, $10 grace (as in sweep_begin), $11 seconds after which a worker is fenced, $12 seconds between two tidyings, with a group to retry $13,
 -- $14 seconds after which a payload that every signature refused is a dead letter, $15 queues whose ring it is in, and the parameters of the
 -- questions that services of shapes ask
 --
--- The look comes first and the row is written after it: under an old snapshot a look may take long, and the heartbeat of the renewing
--- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Returns (due in, asleep, sweep?, tidy?,
--- the seats of living workers, as ring_seats has them, and an answer to each question); sweep NULL: ask sweep_begin.
+-- The reads come first and the row is written after them: under an old snapshot a read may take long, and the heartbeat of the renewing
+-- thread must never wait for it. With it an idle worker sends 0.4 statements a second, separately it was 6.8. Returns (due in, asleep, sweep?, tidy?,
+-- the seats of live workers, as ring_seats has them, and an answer to each question); sweep NULL: ask sweep_begin.
 WITH RECURSIVE
 -- with part: due
 , look AS MATERIALIZED (

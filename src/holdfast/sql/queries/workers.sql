@@ -1,5 +1,5 @@
 -- name: masked_names
--- What the code of workers masks, as they said when they came: also of those that are gone, whose jobs are still here.
+-- The names that the code of workers masks, as reported at their start: also of those that are gone, whose jobs are still here.
 SELECT DISTINCT n.name FROM holdfast.workers v CROSS JOIN LATERAL jsonb_array_elements_text(
     CASE jsonb_typeof(v.metadata -> 'masked') WHEN 'array' THEN v.metadata -> 'masked' ELSE '[]' END) AS n(name) ORDER BY n.name;
 
@@ -55,7 +55,7 @@ WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = $1)
 UPDATE holdfast.workers SET status = 'gone', ended = 'left', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;
 
 -- name: ring_seats
--- The seats of living workers in the rings of these queues. The worker that asks counts, however old its last heartbeat is.
+-- The seats of live workers in the rings of these queues. The worker that asks counts, however old its last heartbeat is.
 -- $1 queues, $2 seconds after which a worker no longer counts, $3 the worker that asks (NULL: none of them)
 SELECT s.queue, s.seat, s.worker, w.host, w.pid
 FROM holdfast.seats s JOIN holdfast.workers w ON w.id = s.worker
@@ -64,7 +64,7 @@ WHERE s.queue = ANY ($1::text[]) AND w.status = 'alive'
 ORDER BY s.queue, s.seat;
 
 -- name: lock_seats
--- One sits down after the other. Nobody who only looks waits.
+-- Workers take seats one after the other. Readers do not wait.
 LOCK TABLE holdfast.seats IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: free_seats

@@ -1,11 +1,11 @@
-"""Who did what, when, from where and why?"""
+"""The audit: actor, act, time, place and reason."""
 
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Cell, Filter, Link, Page, Problem, Row, Secret, Table, View
+from holdfast.pages import Cell, Filter, Link, Page, PageRequest, Problem, Row, Secret, Table, View
 from holdfast.store.audit import AuditLine
 from holdfast.web.filters import check_no_secret, text
 from holdfast.web.shown import number
@@ -19,7 +19,7 @@ HEADS = ("When", "Who", "Via", "Did", "How many#", "To what~", "Was", "Is", "Why
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         said = text(asked.query, "before")
         if said is not None and not (said.isascii() and said.isdigit() and len(said) < 19):
             raise ConfigurationError(f"before={said[:40]!r} is not the number of an entry in the audit")
@@ -49,7 +49,7 @@ def page(site: "Site") -> Page:
 
 
 def entries_of(target: str) -> Link:
-    """What was done to something, for its own page."""
+    """The acts on one item, for its own page."""
     return Link("in the audit", "audit", {"target": target})
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Given, Offer, Page, View
+from holdfast.pages import Given, Offer, Page, PageRequest, View
 from holdfast.store.dead import Facet
 from holdfast.web.filters import DEAD_FIELDS, dead_filter, options, text
 from holdfast.web.views.drawn import Drawn
@@ -28,7 +28,7 @@ FIRST = 5  # that are tried before the rest
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         given = {name: said for name in DEAD_FIELDS if (said := text(asked.query, name)) is not None}
         others = {name: said for name, said in given.items() if name != "group"}
         groups = yield from Operator.group_dead.procedure(dead_filter(others, site.masked_of))

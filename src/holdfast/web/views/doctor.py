@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from holdfast.operate.doctor.order import worst_first
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, View
+from holdfast.pages import Page, PageRequest, View
 from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         diagnosis = yield from later(site.diagnosis)
         stats = yield from Operator.stats.procedure(minutes=60)
         context = {

@@ -1,4 +1,4 @@
-"""What the engine's pages have in common: a template of their own, words and colours of states."""
+"""The common parts of the engine's pages: their templates, words and colours of states."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Drawn(View):
 
 
 def later(make: Callable[[], Awaitable[T]]) -> Step[T]:
-    """What the site has to wait for, inside a procedure."""
+    """A call that the site has to wait for, inside a procedure."""
 
     def never(_: object) -> T:
         raise NotImplementedError("the dashboard runs on an event loop")

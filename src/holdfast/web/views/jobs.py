@@ -11,7 +11,7 @@ from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, State, View
+from holdfast.pages import Page, PageRequest, State, View
 from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 LINES = 50
-SOON = 0.03  # seconds of a search: who goes on from there, by a link, has more patience
+SOON = 0.03  # seconds of a search: it continues by a link, with more patience
 FILTERS = (
     ("queue", "Queue", ""),
     ("task", "Task", ""),
@@ -51,7 +51,7 @@ _TABS = (
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         numbers = yield from later(lambda: numbers_of(site, OLD))
         after = text(asked.query, "after")
         found = yield from Operator.list_jobs.procedure(
@@ -98,7 +98,7 @@ class Peek:
 
 
 def _peek(site: "Site", said: str) -> Procedure[Peek | None]:
-    """None: it is gone, and the list is there all the same."""
+    """None: it is gone, and the list is still shown."""
     wanted = job_id(said)
     report = yield from Operator.show_job.procedure(wanted)
     if report is None:
@@ -113,7 +113,7 @@ def _time_of(place: UUID) -> str:
 
 
 def _count(numbers: Numbers, word: str) -> Count | None:
-    """From the look that all share: never a count of its own."""
+    """From the shared snapshot: never by a separate count."""
     if word == state.DEAD_LETTER:
         return numbers.found.dead_letters
     if word in (state.COMPLETED, state.CANCELLED, BACKING_OFF, ""):

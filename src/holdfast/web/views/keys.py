@@ -1,4 +1,4 @@
-"""Who owns which key; which key is stuck, hot or parked?"""
+"""Keys: their owners; and which are stuck, hot or parked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from holdfast.operate.ring import RingReport, RingWorker
 from holdfast.operate.wording import several
 from holdfast.pages import (
     Alert,
-    Asked,
     Block,
     Code,
     Facts,
@@ -23,6 +22,7 @@ from holdfast.pages import (
     Offer,
     Owned,
     Page,
+    PageRequest,
     Pinned,
     Problem,
     Ring,
@@ -45,7 +45,7 @@ _STUCK = ("Key", "Queue", "Why", "Since", "Jobs behind#", "Job in the way", "Wha
 
 
 def pages(site: "Site") -> list[Page]:
-    def every(asked: Asked) -> Procedure[View]:
+    def every(asked: PageRequest) -> Procedure[View]:
         stuck = yield from Operator.stuck_keys.procedure()
         hot = yield from Operator.hot_keys.procedure()
         held = yield from Operator.held_keys.procedure()
@@ -74,7 +74,7 @@ def pages(site: "Site") -> list[Page]:
         ]
         return View(blocks, data, ("keys", "blocked"), aside=aside)
 
-    def queue(asked: Asked) -> Procedure[View]:
+    def queue(asked: PageRequest) -> Procedure[View]:
         name = asked.path["queue"]
         key = text(asked.query, "key")
         if key is not None:
@@ -162,7 +162,7 @@ def _ring(report: RingReport) -> Table:
 
 
 def _if_gone(report: RingReport, leaves: RingWorker) -> str:
-    """As the ring of those who stay would have it: nobody has to leave to know."""
+    """As the ring without that worker would be: nobody has to leave to find out."""
     left = {one.seat: one for one in report.workers if one is not leaves}
     if not left:
         return "nobody is left"

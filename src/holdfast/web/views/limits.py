@@ -5,7 +5,21 @@ from typing import TYPE_CHECKING
 from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import TaskLine
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Cell, Code, Link, Offer, Page, Problem, Row, Span, State, Table, Use, View
+from holdfast.pages import (
+    Cell,
+    Code,
+    Link,
+    Offer,
+    Page,
+    PageRequest,
+    Problem,
+    Row,
+    Span,
+    State,
+    Table,
+    Use,
+    View,
+)
 from holdfast.store.breaker import BreakerSeen
 from holdfast.web.shown import number, span
 
@@ -14,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         rules = yield from Operator.list_rules.procedure()
         tasks = yield from Operator.list_tasks.procedure({name for name, _ in asked.tasks.known()})
         held = yield from Operator.held_keys.procedure()

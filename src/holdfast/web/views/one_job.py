@@ -11,7 +11,7 @@ from holdfast.operate.explain import Explanation
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Link, Offer, Page, View
+from holdfast.pages import Link, Offer, Page, PageRequest, View
 from holdfast.shapes import MEANS
 from holdfast.web.filters import job_id
 from holdfast.web.findings import Todo, todo_of
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 _AT_REST = (state.PENDING, state.SCHEDULED, state.HELD, state.BLOCKED, state.QUARANTINED)
-# What the explanation says against trying again now.
+# Reasons of the explanation against another try now.
 _NO_USE = frozenset(("breaker_open", "task_paused", "queue_paused", "no_workers", "unknown_task", "held"))
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         wanted = job_id(asked.path["id"])
         report = yield from Operator.find_job.procedure(wanted)
         why = yield from Operator.explain.procedure(wanted, site.knows, MEANS)
@@ -61,7 +61,7 @@ def page(site: "Site") -> Page:
 
 
 def _todo(why: Explanation, wanted: UUID, site: "Site") -> list[Todo]:
-    """What the decisive reason advises; a link to this very page is none."""
+    """The advice of the decisive reason; a link to this very page is none."""
     found = [todo_of(one, site.shell) for one in why.advice]
     return [todo for todo in found if todo.link is None or todo.link.page != f"jobs/{wanted}"]
 
@@ -111,7 +111,7 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Claimed at", job.claimed_at),
         ("Lease until", job.lease_expires_at),
         ("Gives up at", job.gives_up_at),
-        ("Asked to stop", job.cancel_requested_at),
+        ("PageRequest to stop", job.cancel_requested_at),
         ("Copy of", _copied_from(job.metadata)),
         ("What was done to it", entries_of(str(job.id))),
         ("Finished", job.finished_at),

@@ -7,7 +7,6 @@ from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import (
-    Asked,
     Block,
     Cell,
     Facts,
@@ -15,6 +14,7 @@ from holdfast.pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Problem,
     Row,
     Secret,
@@ -53,7 +53,7 @@ def pages(site: "Site") -> list[Page]:
     ]
 
 
-def _list(asked: Asked) -> Procedure[View]:
+def _list(asked: PageRequest) -> Procedure[View]:
     state, after = text(asked.query, "state"), text(asked.query, "after")
     states = None if state is None else [state]
     found = yield from Operator.list_operations.procedure(states=states, after=after)
@@ -84,7 +84,7 @@ def _row(operation: Operation) -> Row:
     )
 
 
-def _one(asked: Asked) -> Procedure[View]:
+def _one(asked: PageRequest) -> Procedure[View]:
     operation = yield from Operator.find_operation.procedure(operation_id(asked.path["id"]))
     facts: list[tuple[str, Cell]] = [
         ("Did", operation.verb),

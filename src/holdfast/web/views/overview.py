@@ -12,7 +12,7 @@ from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure, run
 from holdfast.operate.queues import queue_loads
 from holdfast.operate.stats import Stats
-from holdfast.pages import Asked, Counted, Page, View
+from holdfast.pages import Counted, Page, PageRequest, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
 from holdfast.store.samples import Latest, last_samples
 from holdfast.store.stats import Minute
@@ -29,12 +29,12 @@ _COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"
 _COUNTS = tuple(one.name for one in fields(QueueLoad) if one.type is Count)
 _SAID = {"1h": "hour", "6h": "6 hours", "1d": "day"}
 QUEUES = 12  # that the overview lists
-LASTS = 1.0  # seconds that one look serves everybody
-REST_LASTS = 5.0  # seconds of what changes slowly: rates, dead letters, what nobody serves
-FEW = 1_000  # due jobs of a queue that a look counts
+LASTS = 1.0  # seconds for which one query serves all viewers
+REST_LASTS = 5.0  # seconds for slow data: rates, dead letters, queues without a worker
+FEW = 1_000  # due jobs of a queue that a query counts
 FEW_LATER = 100  # and of those that are not due
 MANY_LAST = 20.0  # seconds until what is more is counted again
-OLD = 60.0  # seconds that a look serves what nobody waits for
+OLD = 60.0  # seconds for which optional data serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Numbers:
         return min(seen.behind, load.pending.count) if seen is not None else 0
 
     def oldest(self, load: QueueLoad) -> float | None:
-        """For how long its oldest due job waits that could run. Those behind a key that somebody has to release wait by
-        design; where there are such, it is what the last sample found."""
+        """For how long its oldest due job that could run has waited. Jobs behind a key that waits for an operator wait by
+        design; if there are such jobs, it is the value of the last sample."""
         if not self.behind(load):
             return load.oldest_due_seconds
         return self.sampled[load.name].oldest
@@ -99,7 +99,7 @@ def _sum(counts: Any) -> Count:
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         span = text(asked.query, "history") or "1h"
         if span not in SPANS:
             raise ConfigurationError(f"history={span[:40]!r} is not one of {', '.join(SPANS)}")
@@ -170,7 +170,7 @@ def _sparks(numbers: Numbers, trends: Trends) -> dict[str, Spark | None]:
 
 
 async def numbers_of(site: "Site", meanwhile: float = 0.0) -> Numbers:
-    """Once a second for everybody. What is older serves `meanwhile` seconds more, while a new look is made."""
+    """Once a second for all viewers. Older data serve for `meanwhile` seconds more, while a new query runs."""
     return await site.snapshots.get("overview", LASTS, lambda: _look(site), meanwhile)
 
 
@@ -180,7 +180,7 @@ async def numbers_soon(site: "Site", patience: float) -> Numbers | None:
 
 
 async def _look(site: "Site") -> Numbers:
-    """How queues and workers stand is read every second, all else less often: so is what is many counted."""
+    """The state of queues and workers is read every second, all else less often, and so are large counts."""
     rest = await site.snapshots.get("rest", REST_LASTS, lambda: site.look(_numbers(site)))
     seen = rest
     if (site.snapshots.age("rest") or 0.0) >= LASTS:

@@ -10,7 +10,6 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import (
     Alert,
-    Asked,
     Cell,
     Code,
     Counted,
@@ -19,6 +18,7 @@ from holdfast.pages import (
     Link,
     Offer,
     Page,
+    PageRequest,
     Row,
     Span,
     State,
@@ -64,13 +64,13 @@ _STACKED = (("running", "run"), ("due", "due"), ("behind another job", "block"),
 
 
 def pages(site: "Site") -> list[Page]:
-    def every(asked: Asked) -> Procedure[View]:
+    def every(asked: PageRequest) -> Procedure[View]:
         numbers = yield from later(lambda: numbers_of(site))
         rows = [_row(row) for row in queues_worst_first(numbers)]
         table = Table(_HEADS, rows, "Queues", "the worst first; counts stop at 10,000", "No queues.")
         return View([table], numbers.found.queues, ("queue", "list"), offers=(Offer("queue create", {}),))
 
-    def one(asked: Asked) -> Procedure[View]:
+    def one(asked: PageRequest) -> Procedure[View]:
         return (yield from _one(site, asked.path["queue"], text(asked.query, "history") or "1h"))
 
     return [
@@ -102,7 +102,7 @@ def _row(row: QueueRow) -> Row:
 
 
 def turn(load: QueueLoad) -> Offer:
-    """Pause it, or let it go on."""
+    """Pause it, or resume it."""
     if load.paused_at is None:
         return Offer("queue pause", {"queue": load.name})
     return Offer("queue resume", {"queue": load.name})

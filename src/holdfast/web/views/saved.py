@@ -10,7 +10,7 @@ from uuid import UUID
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Asked, Field, Given, Link, Offer, Page, Row, Said, Table, View
+from holdfast.pages import Act, ActResult, Field, Given, Link, Offer, Page, PageRequest, Row, Table, View
 from holdfast.store.views import SavedView
 from holdfast.web.filters import check_no_secret
 
@@ -23,7 +23,7 @@ _HEADS = ("Name", "Page", "Filter~", "Whose", "Saved by", "When")
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         found = yield from Operator.list_views.procedure(asked.who)
         seen = [one for one in found if may_open(site, one, asked.role)]
         empty = "Nothing is saved. A list that you filter has Save view beside its filter."
@@ -51,7 +51,7 @@ def page_of(site: "Site", path: str) -> Page | None:
 
 
 def may_open(site: "Site", view: SavedView, role: str) -> bool:
-    """What was searched for may quote what a viewer does not read."""
+    """A search may quote text that a viewer may not read."""
     found = page_of(site, view.page)
     return found is not None and (role != "viewer" or not set(view.query) & set(found.searches))
 
@@ -60,20 +60,20 @@ def may_open(site: "Site", view: SavedView, role: str) -> bool:
 
 
 def view_acts(site: "Site") -> tuple[Act, ...]:
-    def save(shared: bool) -> Callable[[Given], Procedure[Said]]:
-        def do(given: Given) -> Procedure[Said]:
+    def save(shared: bool) -> Callable[[Given], Procedure[ActResult]]:
+        def do(given: Given) -> Procedure[ActResult]:
             path, query = given["page"].strip("/"), _query(site, given)
             made = yield from Operator.save_view.procedure(given["name"], path, query, shared=shared)
             where = f"{path}?{urlencode(query)}" if query else path
             whom = "for everybody" if shared else "for you"
-            return Said(f"Saved {whom}: {given['name'].strip()}.", {"id": made}, where)
+            return ActResult(f"Saved {whom}: {given['name'].strip()}.", {"id": made}, where)
 
         return do
 
-    def delete(shared: bool) -> Callable[[Given], Procedure[Said]]:
-        def do(given: Given) -> Procedure[Said]:
+    def delete(shared: bool) -> Callable[[Given], Procedure[ActResult]]:
+        def do(given: Given) -> Procedure[ActResult]:
             gone = yield from Operator.delete_view.procedure(_id(given["id"]), shared=shared)
-            return Said(f"Deleted: {gone.name}.", {"id": gone.id}, "views")
+            return ActResult(f"Deleted: {gone.name}.", {"id": gone.id}, "views")
 
         return do
 
@@ -94,7 +94,7 @@ def _no_command(_: Given) -> tuple[str, ...]:
 
 
 def _query(site: "Site", given: Given) -> Mapping[str, str]:
-    """What the page would take, so that a view that is saved can be opened."""
+    """The filters that the page accepts, so that a saved view can be opened."""
     path, text = given["page"].strip("/"), given.get("query", "")
     if len(path) > _LONGEST or len(text) > _LONGEST:
         raise ConfigurationError(f"a view has an address of at most {_LONGEST:,} characters")

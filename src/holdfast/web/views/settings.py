@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from holdfast.operate.configuration import AppChoice, describe_configuration
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, View
+from holdfast.pages import Page, PageRequest, View
 from holdfast.web.views.drawn import Drawn
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def page(site: "Site") -> Page:
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         app = AppChoice("of this dashboard", "", site.app.database.url, site.app._given_settings)
         found = describe_configuration(site.release, None, app)
         seen = yield from Operator.overview.procedure(cap=1)  # for the versions: it counts next to nothing

@@ -1,4 +1,4 @@
-"""Who is alive, what do they do, are they well?"""
+"""Workers: which are alive, what they run, whether they are well."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,13 +7,13 @@ from holdfast.model.vitals import Vitals
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import (
-    Asked,
     Cell,
     Code,
     Filter,
     Link,
     Offer,
     Page,
+    PageRequest,
     Row,
     Span,
     State,
@@ -48,7 +48,7 @@ _HELD = ("Worker", "Job", "Task~", "Queue", "Held for#", "Lease left#", "Attempt
 def page(site: "Site") -> Page:
     late_after = site.app.settings.dead_after if site.app._given_settings else 10.0
 
-    def load(asked: Asked) -> Procedure[View]:
+    def load(asked: PageRequest) -> Procedure[View]:
         gone = text(asked.query, "gone") == "yes"
         found = yield from Operator.list_workers.procedure(with_gone=gone)
         held = yield from Operator.ask.procedure("worker-jobs", limit=200)

@@ -1,12 +1,12 @@
-"""Contracts: what the data of each event type looks like, version by version, and whether they go together.
+"""Contracts: the schemas of each event type, version by version, and whether they are compatible.
 
 schemas    the two schemas of a class: what its code reads, and what it writes
-algebra    whether a reader takes all that a writer writes: yes, no or unknown (extra contracts)
+algebra    whether a reader accepts all that a writer writes: yes, no or unknown (extra contracts)
 explain    where it does not, path by path, and how to fix it
 catalog    the types of this process, those of the database, those of contracts.json
 check      every pair of versions that meet, with a verdict
 verbs      `app.contracts`: check, store, asyncapi
-asyncapi   the document for others
+asyncapi   the document for other tools
 pages      a page of documentation per event type
 cli        `holdfast contracts`
 """

@@ -1,7 +1,7 @@
-"""Whether a reader takes everything that a writer writes, decided by the algebra of jsonschema-rs.
+"""Whether a reader accepts everything that a writer writes, decided by the algebra of jsonschema-rs.
 
-Its `yes` is a proof. What it cannot decide is `unknown`, which counts as no. A format such as date-time is known to it by
-name alone: text of one format fits a reader of the same format, or of none.
+Its `yes` is a proof. If it cannot decide, the result is `unknown`, which counts as no. It knows a format such as date-time
+by name alone: text of one format fits a reader of the same format, or of none.
 """
 
 import re
@@ -22,7 +22,7 @@ def covers(reader: Schema, writer: Schema) -> Answer:
     library = _library()
     try:
         found = library.canonicalize(plain(reader)).covers(library.canonicalize(plain(writer)))
-    except Exception:  # noqa: BLE001 what it cannot read, it cannot decide
+    except Exception:  # noqa: BLE001 a schema that it cannot read is undecided
         return "unknown"
     word = str(found)
     return word if word in ("yes", "no") else "unknown"  # type: ignore[return-value]
@@ -40,7 +40,7 @@ def _library() -> ModuleType:
 
 
 def plain(schema: Schema) -> Any:
-    """Without texts, and with each format and each rule as a pattern that nothing else has."""
+    """Without descriptions, and with each format and each rule as a unique pattern."""
     return mapped(essence(schema), _by_pattern)
 
 

@@ -1,4 +1,4 @@
-"""What is published and who subscribes, as an AsyncAPI 3.0 document.
+"""The published events and their subscribers, as an AsyncAPI 3.0 document.
 
 A channel for each event type, a message for each version with its envelope (CloudEvents 1.0), and the schema of what is
 written. AsyncAPI reads schemas as JSON Schema draft 7, so definitions stand among the components, and what later drafts

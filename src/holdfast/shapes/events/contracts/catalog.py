@@ -1,4 +1,4 @@
-"""Where contracts are: in the classes of this process, and in contracts.json. Those of the database are the store's."""
+"""The sources of contracts: classes of this process, and contracts.json. Those of the database are in the store."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def by_version(contracts: Iterable[Contract]) -> Versions:
 
 
 def is_same(a: Contract, b: Contract) -> bool:
-    """Whether both take and write the same. Equal digests say so; other ones may come of another release of pydantic."""
+    """Whether both accept and write the same. Equal digests show it; different ones may come from another pydantic."""
     if a.digest == b.digest:
         return True
     pairs = ((a.reader, b.reader), (a.writer, b.writer))
@@ -60,7 +60,7 @@ def is_same(a: Contract, b: Contract) -> bool:
 
 
 def changed_text(name: str, version: int, where: str) -> str:
-    """What to do when a version is not what it was."""
+    """What to do when a version was changed."""
     return (
         f"event {name!r} version {version} is not as {where} has it, and a version never changes: events of it may be in "
         f"the log. Put the class back as it was, and declare the change as @event({name!r}, version={version + 1})"
@@ -70,7 +70,7 @@ def changed_text(name: str, version: int, where: str) -> str:
 def new_ones(
     known: Mapping[tuple[str, int], Contract], code: Iterable[Declared], where: str
 ) -> list[Contract]:
-    """Those that are not known yet; ContractChanged when one is known that differs."""
+    """The unknown ones; ContractChanged when a known one differs."""
     fresh = []
     for item in code:
         there = known.get((item.contract.name, item.contract.version))
@@ -127,7 +127,7 @@ def file_text(contracts: Sequence[Contract]) -> str:
 
 
 def export(path: str | os.PathLike[str]) -> list[Contract]:
-    """Add to the file what it lacks; what it has stays. Returns what is new in it."""
+    """Add the missing ones to the file; existing ones stay. Returns the new ones."""
     there = by_version(read_file(path)) if Path(path).exists() else {}
     fresh = new_ones(there, declared().values(), str(path))
     text = file_text([*there.values(), *fresh])
@@ -137,7 +137,7 @@ def export(path: str | os.PathLike[str]) -> list[Contract]:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it, or nothing."""
+    """Either all of it, or nothing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")

@@ -11,15 +11,15 @@ from .explain import Reason, reasons
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether two versions of an event type go together. `old` and `new` are equal where a version is not what it was."""
+    """Whether two versions of an event type are compatible. `old` and `new` are equal if a version was changed."""
 
     type: str
     old: int
     new: int
-    backward: Answer  # code of the new version takes all that code of the old one wrote
-    forward: Answer  # code of the old version takes all that code of the new one writes
-    changes: list[str] = field(default_factory=list)  # what is wrong, for whom, and what to do
-    compatible: bool = True  # as far as the new version says that it has to be
+    backward: Answer  # code of the new version accepts all that code of the old one wrote
+    forward: Answer  # code of the old version accepts all that code of the new one writes
+    changes: list[str] = field(default_factory=list)  # what is wrong, for which version, and what to do
+    compatible: bool = True  # as far as the new version requires it
     upcast: bool = False  # events of the old version are upcast
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Verdict:
 
 
 def verdicts(code: Mapping[tuple[str, int], Declared], stored: Versions, where: str) -> list[Verdict]:
-    """Every declared version against itself as it is stored, and against every older one, declared or stored."""
+    """Every declared version against its stored form, and against every older one, declared or stored."""
     found = [v for item in code.values() if (v := _itself(item.contract, stored, where)) is not None]
     known: Versions = {**{place: item.contract for place, item in code.items()}, **stored}
     for (name, new), item in code.items():

@@ -1,7 +1,7 @@
-"""Where a reader does not take what a writer writes: both schemas are walked side by side, path by path.
+"""Where a reader refuses what a writer writes: both schemas are walked side by side, path by path.
 
-The algebra decides, and this explains. A schema is taken apart into alternatives, each of one type or one value; every
-alternative of the writer needs one of the reader that takes it.
+The algebra decides, and this explains. A schema is split into alternatives, each of one type or one value; every
+alternative of the writer needs one of the reader that accepts it.
 """
 
 import json
@@ -14,8 +14,8 @@ from .schemas import Schema
 
 
 class Reason(NamedTuple):
-    """`what` has {w} for whose events do not fit and {r} for whose code does not read them. `fix` is what to do so that new
-    code reads old events, and `keep` so that old code reads new ones."""
+    """`what` has {w} for the version whose events do not fit and {r} for the one whose code cannot read them. `fix` says how
+    new code can read old events, and `keep` how old code can read new ones."""
 
     path: str
     what: str
@@ -28,7 +28,7 @@ class Reason(NamedTuple):
 
 
 def reasons(writer: Schema, reader: Schema) -> list[Reason]:
-    """Empty: no difference was found that matters."""
+    """Empty: no relevant difference was found."""
     return list(dict.fromkeys(_Walk(writer, reader).compare(writer, reader, "")))
 
 
@@ -64,7 +64,7 @@ class _Walk:
             self._open.discard(pair)
 
     def _one_of(self, atom: Schema, wanted: Sequence[Schema], path: str) -> list[Reason]:
-        """Why none of the reader's alternatives takes it: those of the nearest."""
+        """Why none of the reader's alternatives accepts it: the differences of the nearest."""
         tried: list[list[Reason]] = []
         for other in wanted:
             if not _same_type(atom, other):

@@ -154,7 +154,7 @@ def _word(atom: Schema, root: Schema) -> str:
 
 
 def sample(schema: Any, root: Schema, depth: int = 0) -> Any:
-    """A value of the kind that is written, for people to look at."""
+    """A value of the declared kind, as an example."""
     if isinstance(schema, dict) and schema.get("examples"):
         return schema["examples"][0]
     atoms = list(alternatives(schema, root))

@@ -1,8 +1,8 @@
-"""Rules that a class has and JSON Schema has no word for: a time with its zone, a date not before another, keys that are
+"""Rules of a class that JSON Schema cannot express: a time with its zone, a date not before another, keys that are
 numbers, how many digits a Decimal has.
 
-Without them a reader's schema takes more than its code does, and a change that breaks it would pass. Each is a text under
-`x-rules`. The algebra compares texts: who writes by a rule may be read by whoever has the same rule, or none.
+Without them a reader's schema accepts more than its code does, and a breaking change would pass. Each is a text under
+`x-rules`. The algebra compares texts: a reader with the same rule, or none, can read what a writer with that rule writes.
 """
 
 import functools
@@ -44,7 +44,7 @@ def key_rules(keys: Schema) -> list[str]:
 
 @functools.cache
 def described() -> Any:
-    """How pydantic describes what a class takes, with the rules that it leaves out."""
+    """pydantic's schema of a class, with the rules that it leaves out."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Described(GenerateJsonSchema):
@@ -93,7 +93,7 @@ def _decimal_rules(schema: Any) -> list[str]:
 
 
 def _of_digits(number: Schema, schema: Any) -> Schema:
-    """A number for a Decimal with a limit of digits: of floats nobody knows how many they have."""
+    """A number for a Decimal with a limit of digits: the digits of a float are not known."""
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None and places is None:
         return number
@@ -143,7 +143,7 @@ def _mark(kind: Any, part: Any, root: Schema, seen: set[str]) -> None:
 
 
 def _inner(kind: Any, name: str, part: Schema) -> Iterator[tuple[Any, Any]]:
-    """What a type of msgspec is made of, each with its place in the schema."""
+    """The parts of a msgspec type, each with its place in the schema."""
     if name == "UnionType":
         for one in kind.types:
             yield from ((one, place) for place in _alternatives(part) if _may_be(one, place))

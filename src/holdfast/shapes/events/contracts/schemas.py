@@ -1,7 +1,7 @@
 """The two schemas of an event class.
 
-The reader is what its code takes: a field with a default may be missing, and fields that it does not know are left alone.
-The writer is what its code writes: every field, since `publish` writes defaults too, and no other.
+The reader is the accepted data: a field with a default may be missing, and unknown fields are ignored.
+The writer is the written data: every field, since `publish` writes defaults too, and no other.
 """
 
 import functools
@@ -27,8 +27,8 @@ _WORDS = (
     "readOnly",
     "writeOnly",
 )
-_NAMED = ("properties", "$defs", "patternProperties")  # their keys are names, whatever they are called
-_VALUES = ("enum", "const", "default", "examples")  # what is in them is no schema
+_NAMED = ("properties", "$defs", "patternProperties")  # their keys are names, whatever they are
+_VALUES = ("enum", "const", "default", "examples")  # its content is no schema
 
 
 class Schemas(NamedTuple):
@@ -52,7 +52,7 @@ def schemas_of(kind: EventType) -> Schemas:
             reader = converter.json_schema(mode="validation", schema_generator=described())
             writer = converter.json_schema(mode="serialization", schema_generator=_written())
             return Schemas(_plain(reader), _plain(closed(writer)))
-    except Exception as error:  # both libraries raise errors of their own, of fields that the user defined
+    except Exception as error:  # both libraries raise their own errors about fields that the user defined
         said = str(error).split("\n", 1)[0]
         raise TaskDefinitionError(
             f"event {kind.name!r} version {kind.version}: {type_name(kind.cls)} has no JSON Schema: {said}"
@@ -84,7 +84,7 @@ def _written() -> Any:
 
 
 def _of_msgspec(converter: MsgspecConverter, cls: type) -> Schemas:
-    """msgspec has one schema for both. A Struct that may leave fields out says which it always writes."""
+    """msgspec has one schema for both. For a Struct that may leave fields out, this adds the ones it always writes."""
     reader = converter.schema()
     if reader is None:
         raise TypeError("msgspec cannot describe one of its fields")
@@ -106,7 +106,7 @@ def _leaves_out(cls: type) -> bool:
 
 
 def _parts(found: Any, seen: set[int]) -> Iterator[Any]:
-    """What a type of msgspec is made of."""
+    """The parts of a msgspec type."""
     if id(found) in seen:
         return
     seen.add(id(found))

@@ -40,7 +40,7 @@ def store_new(release: str | None, conn: object) -> Procedure[int]:
         if not fresh:
             return 0
         written = yield from store.store_event_types(fresh, release)
-        if written < len(fresh):  # somebody else has just written some of them: are they the same?
+        if written < len(fresh):  # another process has just written some of them: are they the same?
             yield from not_stored()
         which = {"events": ", ".join(f"{c.name} {c.version}" for c in fresh)[:2000], "release": release}
         yield from audit(who, "contracts store", which, written)

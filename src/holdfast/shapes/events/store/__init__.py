@@ -2,7 +2,7 @@
 
 publishing      rows of the log: publish, publish_many, append
 log             pages: turn, read, positions, retention, rebase
-subscriptions   who reads the log: ownership, positions, pause, reset, replay
+subscriptions   readers of the log: ownership, positions, pause, reset, replay
 failures        events that a projection did not apply
 projections     the row that an effect is guarded by, rebuilds, shards
 """

@@ -33,7 +33,7 @@ def event_types() -> Statement[list[Contract]]:
 
 
 def store_event_types(contracts: Sequence[Contract], release: str | None) -> Statement[int]:
-    """Write down contracts, but for those that are there; how many were written."""
+    """Store contracts, except existing ones; returns how many were written."""
     columns = (
         text_array([c.name for c in contracts]),
         int_array([c.version for c in contracts]),

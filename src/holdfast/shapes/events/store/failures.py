@@ -78,7 +78,7 @@ def retry_failures(name: str, key: str | None) -> Statement[int]:
 
 
 def send_behind(name: str) -> Statement[None]:
-    """What waits in a relay behind nothing any more is sent."""
+    """Send events of a relay that waited behind others and do no longer."""
     return named("send_behind", (name,), nothing)
 
 
@@ -87,12 +87,12 @@ def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:
 
 
 def forget_skipped(o: Owned, position: int) -> Statement[None]:
-    """What a replay passes, up to this position, is not skipped any more."""
+    """Events that a replay passes, up to this position, are not skipped any more."""
     return named("forget_skipped", (o.noted_as, o.position, position), nothing)
 
 
 def lock_failures(name: str, positions: Sequence[int]) -> Statement[int]:
-    """How many of them are still there; nobody else applies them before the end of the transaction."""
+    """How many of them still exist; nobody else applies them before the end of the transaction."""
     return named("lock_failures", (name, list(positions)), len)
 
 
@@ -101,7 +101,7 @@ def failed_again(name: str, position: int, error: str) -> Statement[None]:
 
 
 def failed_event(failure: Failure) -> Flow[EventRow]:
-    """The event itself; EventsGone when the log has it no more."""
+    """The event itself; EventsGone when the log no longer has it."""
     page = yield from read_events(failure.position - 1, failure.seq - 1, 1)
     if not page.events:
         raise EventsGone(f"the log has no event {failure.position}")
@@ -109,7 +109,7 @@ def failed_event(failure: Failure) -> Flow[EventRow]:
 
 
 def next_event(listed: Listed) -> Flow[Page]:
-    """The event at which a subscription stands."""
+    """The event at which a subscription stopped."""
     position, last = listed.position, None
     seq = yield from event_seq_at(position)
     while True:

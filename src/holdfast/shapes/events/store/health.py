@@ -1,4 +1,4 @@
-"""What the doctor and the metrics ask. Nothing here changes anything, and no page is turned."""
+"""Questions of the doctor and the metrics. Nothing here changes anything, and no page is turned."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class Health(NamedTuple):
 
     @property
     def rebuilds(self) -> str | None:
-        """The projection whose tables it makes anew."""
+        """The projection whose tables it rebuilds."""
         return self.replay_of if self.kind == "projection" else None
 
 
@@ -36,7 +36,7 @@ def subscription_health(dead_after: float) -> Statement[list[Health]]:
 
 
 class SetAside(NamedTuple):
-    """Events of a subscription that it passed without doing them."""
+    """Events that a subscription passed without processing them."""
 
     name: str
     of: str  # kind of the subscription

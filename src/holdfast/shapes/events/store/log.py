@@ -1,4 +1,4 @@
-"""The log: pages, what is read of it, how long it is kept."""
+"""The log: pages, reading, and retention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def turn_page() -> Statement[int | None]:
 
 
 def turn_or_look() -> Statement[int | None]:
-    """The same for whoever looks: a login that may not turn the page learns the last position as it is."""
+    """The same for readers: a login that may not turn the page gets the last position as it is."""
     return named("turn_or_look", (), lambda rows: rows[0][0])
 
 
@@ -47,7 +47,7 @@ def log_state() -> Statement[LogState]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a read found. `position` and `seq` say how far was looked: there may be more events than matched."""
+    """The result of a read. `position` and `seq` say how far it read: there may be more events than matched."""
 
     events: list[EventRow]
     position: int
@@ -88,7 +88,7 @@ def _page(rows: Sequence[Row], position: int, seq: int) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where those are who have read all, and what they read."""
+    """The positions of readers that are at the end, and the rows they get."""
 
     position: int
     seq: int
@@ -139,7 +139,7 @@ def erase_events(ids: Sequence[UUID], seqs: Sequence[int], blanks: str, *, dry_r
 def erase_key(
     slot: int, after: int, most: int, key: str, blanks: str, *, dry_run: bool
 ) -> Statement[tuple[int | None, int]]:
-    """The last seq that was looked at, None: there are no more in the slot; and how many events had data."""
+    """The last seq that was read, None: there are no more in the slot; and how many events had data."""
     params = (slot, after, most, key, blanks, dry_run)
     return named("erase_event_key", params, lambda rows: (rows[0][0], rows[0][1]))
 
@@ -158,7 +158,7 @@ def empty_slots(days: int, most: int) -> Statement[int]:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a subscription makes the log keep, and how much it may."""
+    """How much of the log a subscription keeps, and its limits."""
 
     name: str
     seconds: float  # age of its oldest unread event
@@ -168,7 +168,7 @@ class Pressure:
 
     @property
     def share(self) -> float:
-        """Of the limit that is nearer; beyond 1 it expires, as soon as a whole day of the log can go."""
+        """Of the nearer limit; beyond 1 it expires, as soon as a whole day of the log can be deleted."""
         return max(self.seconds / (self.hold_days * 86400), self.bytes / self.hold_bytes)
 
 

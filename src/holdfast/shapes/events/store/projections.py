@@ -44,7 +44,7 @@ def lock_positions(name: str) -> Statement[Held | None]:
 
 
 def fence(name: str) -> Statement[None]:
-    """Whoever owns a shard of it begins anew, and reads again which keys are parked."""
+    """The owners of its shards start again, and read again which keys are parked."""
     return named("fence_subscription", (name,), nothing)
 
 
@@ -78,7 +78,7 @@ def restart_projection(name: str, tables: Sequence[int], version: int) -> Statem
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a subscription builds."""
+    """The purpose of a rebuild's subscription."""
 
     projection: str
     version: int
@@ -90,7 +90,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a rebuild is."""
+    """The progress of a rebuild."""
 
     name: str
     version: int
@@ -136,7 +136,7 @@ def seed_shadow(tables: Sequence[int], shadow: str, seed: str) -> Statement[str 
 def add_build(
     name: str, build: Build, tables: Sequence[int], who: str, patterns: Sequence[str]
 ) -> Statement[bool]:
-    """False: a rebuild of this projection is under way."""
+    """False: a rebuild of this projection is in progress."""
     b = build
     params = (
         name,
@@ -210,5 +210,5 @@ def begin_reshard(name: str) -> Statement[int | None]:
 
 
 def finish_reshard(name: str) -> Statement[bool]:
-    """False: not all shards have come to the barrier."""
+    """False: not all shards have reached the barrier."""
     return named("finish_reshard", (name,), lambda rows: bool(rows[0][0]))

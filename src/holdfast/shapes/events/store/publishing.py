@@ -1,4 +1,4 @@
-"""Events that are published."""
+"""Publishing events."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def _published(rows: Sequence[Row]) -> list[Published]:
 
 
 def _made(count: int, texts: Sequence[str]) -> list[Published]:
-    """So many ids, then as many seqs, then perhaps whether each is new."""
+    """The ids, then the same number of seqs, then perhaps whether each is new."""
     pairs = zip(texts[:count], texts[count : 2 * count], strict=True)
     if len(texts) == 2 * count:
         return [Published(UUID(text), int(seq)) for text, seq in pairs]

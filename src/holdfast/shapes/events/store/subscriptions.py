@@ -22,7 +22,7 @@ def subscribe(
     begins: bool = True,
     lease: float = 0.0,
 ) -> Statement[bool]:
-    """True: it is new. `begins`: this worker has just begun, so its patterns count; else only where nobody has owned it for
+    """True: it is new. `begins`: this worker has just started, so its patterns count; else only if it had no owner for
     longer than `lease`."""
     word, position, at = _place(start, "now")
     params = (name, kind, list(patterns), word, shards, hold, position, at, begins, lease, version)
@@ -65,7 +65,7 @@ class Owned:
 
     @property
     def noted_as(self) -> str:
-        """Where it is noted what it passes: a replay goes, and what it could not do is of its subscription."""
+        """Where its passed events are recorded: a replay ends, and its failures belong to its subscription."""
         return self.name if self.until is None else self.of
 
     @property
@@ -75,8 +75,8 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A worker, and what its code declares: (name, patterns), with the version of each. `patience`: seconds until it takes
-    more than its share."""
+    """A worker, and the declarations of its code: (name, patterns), with the version of each. `patience`: seconds until it
+    takes more than its share."""
 
     declared: Sequence[tuple[str, Sequence[str]]]
     token: UUID
@@ -93,25 +93,25 @@ class Owner:
 
 
 def own(owner: Owner) -> Statement[list[Owned]]:
-    """Renew what is owned, and take a share of what is free. A row that somebody holds is left out."""
+    """Renew owned ones, and take a share of the free ones. A locked row is left out."""
     versions = list(owner.versions or [1] * len(owner.declared))
     params = (*owner.params, owner.patience, versions)
     return named("own_subscriptions", params, lambda rows: [Owned(*row) for row in rows])
 
 
 def owned(owner: Owner) -> Statement[dict[tuple[str, int, int], bool]]:
-    """(name, shard, generation) of what is owned, and whether it is to be let go of."""
+    """(name, shard, generation) of owned ones, and whether to release them."""
     return named("owned_subscriptions", owner.params, lambda rows: {tuple(row[:3]): row[3] for row in rows})
 
 
 def release(token: UUID, worker: str, only: Owned | None = None) -> Statement[None]:
-    """Let go of all that is owned under the token, or of one."""
+    """Release all that is owned under the token, or one."""
     params = (token, None, None, worker) if only is None else (token, only.name, only.shard, worker)
     return named("release_subscriptions", params, nothing)
 
 
 def advance(o: Owned, position: int, seq: int, lease: float, xid: str | None = None) -> Statement[bool]:
-    """Move the position. False: fenced, paused or moved by somebody else, or not in the transaction `xid`."""
+    """Move the position. False: fenced, paused or moved by another session, or not in the transaction `xid`."""
     return named("advance", (*_moving(o, position, seq), lease, xid), bool)
 
 
@@ -125,13 +125,13 @@ Span = tuple[int, int]  # positions: the first, and the one after the last
 def advance_jobs(
     o: Owned, position: int, seq: int, lease: float, becoming: Sequence[Span]
 ) -> Statement[list[Span] | None]:
-    """The same of a consumer, whose events become jobs now. Returns what became jobs before; None: fenced."""
+    """The same for a consumer, whose events become jobs now. Returns those that did before; None: fenced."""
     params = (*_moving(o, position, seq), lease, _multirange(becoming))
     return named("advance_jobs", params, lambda rows: _spans(rows[0][0]) if rows else None)
 
 
 def deliver(name: str, becoming: Sequence[Span]) -> Statement[list[Span]]:
-    """Note in a subscription what a replay makes jobs of. Returns what became jobs before."""
+    """Record in a subscription which events of its replay become jobs. Returns those that did before."""
     return named("deliver", (name, _multirange(becoming)), lambda rows: _spans(rows[0][0]) if rows else [])
 
 
@@ -195,7 +195,7 @@ class Listed:
 
     @property
     def is_rebuild(self) -> bool:
-        """It makes the tables of a projection anew."""
+        """It rebuilds the tables of a projection."""
         return self.replay_of is not None and self.until is None
 
 
@@ -216,7 +216,7 @@ def _counted(rows: Sequence[Row]) -> int:
 
 
 class Place(NamedTuple):
-    """Where a subscription would be put."""
+    """Where a subscription would be moved."""
 
     position: int
     seq: int | None  # None: the log does not have it
@@ -230,7 +230,7 @@ def place_in_log(to: int | datetime | str) -> Statement[Place]:
 
 
 class Moved(NamedTuple):
-    shards: int  # 0: there is none, or the log has left this position behind
+    shards: int  # 0: there is none, or it is before the start of the log
     left_out: int  # positions that became jobs before
 
 
@@ -249,15 +249,15 @@ def add_replay(
 
 class Removed(NamedTuple):
     rows: int
-    owner: str | None  # that runs it; then nothing was removed
-    built: str | None  # the projection whose tables are built anew; then nothing was removed either
+    owner: str | None  # the worker that runs it; then nothing was removed
+    built: str | None  # the projection whose tables are being rebuilt; then nothing was removed either
 
 
 def remove(name: str, *, with_build: bool = False) -> Statement[Removed]:
-    """`with_build`: the caller gives up its rebuild in this transaction."""
+    """`with_build`: the caller abandons its rebuild in this transaction."""
     return named("remove_subscription", (name, with_build), lambda rows: Removed(*rows[0]))
 
 
 def position_of(name: str, target: int) -> Statement[tuple[int, str | None] | None]:
-    """The lowest position over its shards, and the status of one that stands still before the target."""
+    """The lowest position over its shards, and the status of a shard that stops before the target."""
     return named("projection_positions", (name, target), lambda rows: rows[0] if rows else None)

@@ -40,5 +40,5 @@ class Command(BaseCommand):
         try:
             main(words, program)
         finally:
-            if not named:  # call_command() goes on in this process
+            if not named:  # call_command() continues in this process
                 del os.environ["HOLDFAST_APP"]

@@ -1,10 +1,10 @@
 """The end of a handler's transaction: its last statement, the COMMIT and the reset of its connection in one message.
 
-Two round trips less for every handler with a transaction. An error after the COMMIT is none of the transaction: its
-connection is closed, and that is all. If the connection is lost before all has come back, nobody knows whether it was
-committed, as ever.
+Two round trips less for every handler with a transaction. An error after the COMMIT does not affect the transaction: its
+connection is closed, and that is all. If the connection is lost before the whole reply has come, the commit is in doubt,
+as it always is.
 
-What is prepared here by name stays prepared, with its plan, on a connection that is ours from the server to its end.
+Statements that are prepared here by name stay prepared, with their plans, for the life of our connection.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from psycopg.pq import ConnStatus, Escaping, ExecStatus, PipelineStatus, Transac
 from ..errors import LeaseLost
 from ..store.statement import REFUSED, Last
 from .connect import AnyConnection
-from .ear import Ear
 from .faults import Contended
+from .readiness import Readiness
 
 _UNKNOWN, _TWICE = "26000", "42P05"  # no such prepared statement; it is there already
 _LEFT = "holdfast_left"
@@ -29,19 +29,19 @@ _PASSED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
 class _Own:
-    """What is known of a connection of ours."""
+    """What is known about one of our connections."""
 
-    is_reset = False  # with the commit of whoever had it last
-    is_pooled = False  # a pooler stands in between, and gives it to others too
-    is_theirs: bool | None = False  # it has the role's search_path, not ours; None: whose is not known
+    is_reset = False  # read with the commit of its last user
+    is_pooled = False  # a pooler shares it with other clients
+    is_theirs: bool | None = False  # it has the role's search_path, not ours; None: unknown
     offset: float | None = None  # of the clock, as it has it
     used_at = 0.0  # when it came back
-    before: list[str] | None = None  # what its settings were when it was new
+    before: list[str] | None = None  # its settings when it was new
     settings = ""  # the commands that set ours again
 
 
 class OwnConnection(_Own, psycopg.Connection[Any]):
-    """`kept`: what is prepared on it by name. The driver drops everything that is prepared when something is rolled back."""
+    """`kept`: the statements prepared on it by name. The driver drops all prepared statements at a rollback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,7 +54,7 @@ class OwnConnection(_Own, psycopg.Connection[Any]):
 
 
 class _Interrupted:
-    """A generator of the driver's in which somebody who waited was interrupted."""
+    """A generator of the driver's that was interrupted while it waited."""
 
     def __init__(self, work: Any, error: BaseException) -> None:
         self._work = work
@@ -71,17 +71,17 @@ class _Interrupted:
 
 
 class OwnAsyncConnection(_Own, psycopg.AsyncConnection[Any]):
-    """While it is lent it keeps its place in the event loop from one statement to the next: to take one and leave it, with a
+    """While it is lent it keeps its place in the event loop between statements: to register and leave each time, with a
     timer beside it, takes longer than to send a statement."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: set[str] = set()
-        self._ear: Ear | None = None
+        self._ear: Readiness | None = None
 
     def listen(self) -> None:
         """Until deafen(), which must come before its socket is closed."""
-        self._ear = Ear(self.pgconn.socket)
+        self._ear = Readiness(self.pgconn.socket)
 
     def deafen(self) -> None:
         ear, self._ear = self._ear, None
@@ -92,7 +92,7 @@ class OwnAsyncConnection(_Own, psycopg.AsyncConnection[Any]):
         ear = self._ear
         if ear is None or args or kwargs:
             if ear is not None:
-                ear.close()  # the driver takes its place, and leaves none
+                ear.close()  # the driver registers itself, and leaves none
             return await super().wait(gen, *args, **kwargs)
         try:
             return await ear.hear(gen)
@@ -168,14 +168,14 @@ def _literal(conn: Own, value: str | int | bool | None) -> bytes:
 
 
 def _sent(conn: Own, what: Message) -> PQGen[bool]:
-    """Whether it was reset too; it is committed then in any case. Raises what kept it from being committed."""
+    """Whether it was reset too; it is committed then in any case. Raises what prevented the commit."""
     before = frozenset(conn.kept)
     conn.kept |= {_LEFT, what.last or _LEFT}  # also if nobody waits for the end of it
     conn.pgconn.send_query(what.text)
     results = yield from generators.execute(conn.pgconn)
     if len(results) > what.commit and results[what.commit].command_status == b"COMMIT":
         return results[-1].status in _PASSED
-    conn.kept -= {_LEFT} - before  # so far it did not come
+    conn.kept -= {_LEFT} - before  # it has not come so far
     error = errors.error_from_result(results[-1], conn.info.encoding)
     if what.last is not None and error.sqlstate in (_UNKNOWN, _TWICE):
         if error.sqlstate == _UNKNOWN:
@@ -187,7 +187,7 @@ def _sent(conn: Own, what: Message) -> PQGen[bool]:
 
 
 def _ended(conn: Own) -> bool:
-    """Whether no transaction is open any more. Then the driver's block is over too, and has nothing more to say."""
+    """Whether no transaction is open any more. Then the driver's block is over too."""
     if conn.pgconn.transaction_status != TransactionStatus.IDLE:
         return False
     conn._num_transactions -= 1

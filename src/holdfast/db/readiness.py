@@ -1,4 +1,4 @@
-"""Waiting for a socket, at less than what the driver's own way costs."""
+"""Waiting for a socket, cheaper than the driver does it."""
 
 import asyncio
 from typing import Any
@@ -8,16 +8,16 @@ from psycopg import waiting
 
 
 async def waited(work: Any, socket: int) -> Any:
-    """As the driver's own wait_async(), without its timers: a session has its own limit of time."""
-    ear = Ear(socket)
+    """Like the driver's own wait_async(), without its timers: a session has a time limit itself."""
+    ear = Readiness(socket)
     try:
         return await ear.hear(work)
     finally:
         ear.close()
 
 
-class Ear:
-    """Hears when a socket is ready. A large answer comes in dozens of pieces: its reader stays from one to the next."""
+class Readiness:
+    """Reports when a socket is ready. A large reply comes in dozens of pieces: its reader stays from one to the next."""
 
     def __init__(self, socket: int) -> None:
         self._socket = socket
@@ -25,14 +25,14 @@ class Ear:
         self._future: asyncio.Future[None] | None = None
         self._ready = 0
         self._reads = False
-        self._unheard = False  # it was ready, and nobody waited for it
+        self._unheard = False  # it was ready before anybody waited
 
     def _heard(self, what: int) -> None:
         self._ready |= what
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
         elif self._unheard:
-            self.close()  # nobody reads what there is to read: the loop would call this in every turn
+            self.close()  # nobody reads the waiting data: the loop would call this in every turn
         else:
             self._unheard = True
 
@@ -48,7 +48,7 @@ class Ear:
             raise psycopg.OperationalError("the socket was closed") from error
 
     async def until(self, wanted: int) -> int:
-        """Until it can be read, or written, as wanted. Answers which."""
+        """Until it can be read, or written, as wanted. Returns which."""
         if self._reads != bool(wanted & waiting.WAIT_R):
             self._reads = not self._reads
             if self._reads:

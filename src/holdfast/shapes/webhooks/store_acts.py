@@ -9,7 +9,7 @@ from uuid import UUID
 from ...model.sealing import Sealed
 from ...store.statement import Flow, Row, Statement, count, named, nothing
 
-KEPT = timedelta(days=1)  # what a tenant asked for with an idempotency key
+KEPT = timedelta(days=1)  # requests of a tenant with an idempotency key
 
 
 def _json(rows: Sequence[Row]) -> Any:
@@ -60,7 +60,7 @@ class Range(NamedTuple):
 
     endpoint: UUID
     only: str
-    header: str | None  # that says whose an event is
+    header: str | None  # the header that names the tenant
     since: datetime | int
     until: datetime | int | None
     rate: float | None  # in a second
@@ -80,7 +80,7 @@ class Stepped(NamedTuple):
     endpoint: UUID
     made: int
     ended: bool
-    gone: int  # events that the log had no longer
+    gone: int  # events that the log no longer has
 
 
 def step_range(attempts: int, ordered_attempts: int, most: int) -> Statement[Stepped | None]:
@@ -116,7 +116,7 @@ def take_write(tenant: str, most: int, key: str | None) -> Statement[float]:
 
 
 def event_types() -> Flow[list[dict[str, Any]]]:
-    """Those that webhooks send, with the schema of the newest version."""
+    """The event types that webhooks send, with the schema of the newest version."""
     return (yield from named("webhook_event_types", (), _several))
 
 

@@ -1,4 +1,4 @@
-"""Runs as the doctor and metrics look at them; operate.sql has the text. Each look reads a bounded number of rows."""
+"""Questions of the doctor and the metrics about runs; operate.sql has the text. Each reads a bounded number of rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,10 +7,10 @@ from uuid import UUID
 from ...store.doctor import CAP
 from ...store.statement import Row, Statement, named
 
-OLDEST = 10_000  # runs that are looked at
+OLDEST = 10_000  # runs that are read
 
 
-class Troubled(NamedTuple):
+class ProblemRun(NamedTuple):
     id: UUID
     workflow: str
     key: str
@@ -31,7 +31,7 @@ class UnknownVersion(NamedTuple):
     seconds: float  # since the oldest of them was started
 
 
-class Parted(NamedTuple):
+class DivergedRuns(NamedTuple):
     """Runs of a version whose code diverged from their history."""
 
     workflow: str
@@ -41,19 +41,19 @@ class Parted(NamedTuple):
     reason: str  # of the first
 
 
-def _troubled(rows: Sequence[Row]) -> list[Troubled]:
-    return [Troubled(*row) for row in rows]
+def _troubled(rows: Sequence[Row]) -> list[ProblemRun]:
+    return [ProblemRun(*row) for row in rows]
 
 
-def lost() -> Statement[list[Troubled]]:
+def lost() -> Statement[list[ProblemRun]]:
     return named("workflow_lost_runs", (OLDEST,), _troubled)
 
 
-def stuck() -> Statement[list[Troubled]]:
+def stuck() -> Statement[list[ProblemRun]]:
     return named("workflow_stuck", (OLDEST,), _troubled)
 
 
-def orphans() -> Statement[list[Troubled]]:
+def orphans() -> Statement[list[ProblemRun]]:
     return named("workflow_orphans", (OLDEST,), _troubled)
 
 
@@ -62,8 +62,8 @@ def unknown(dead_after: float) -> Statement[list[UnknownVersion]]:
     return named("workflow_unknown", params, lambda rows: [UnknownVersion(*row) for row in rows])
 
 
-def parted() -> Statement[list[Parted]]:
-    return named("workflow_parted", (CAP,), lambda rows: [Parted(*row) for row in rows])
+def parted() -> Statement[list[DivergedRuns]]:
+    return named("workflow_parted", (CAP,), lambda rows: [DivergedRuns(*row) for row in rows])
 
 
 def measured() -> Statement[dict[tuple[str, str], int]]:

@@ -1,8 +1,8 @@
-"""A statement of texts that the driver has prepared on a connection already, sent without a cursor.
+"""Runs a statement of texts that the driver has already prepared on a connection, without a cursor.
 
-A cursor, and what it makes for each statement, takes the client twice the time that sending and receiving do. The first
+A cursor, and the objects it makes for each statement, cost the client twice the time of sending and receiving. The first
 calls on a connection go the usual way, and so does every call on one that is in a pipeline, about to begin a transaction,
-told to prepare nothing, or in another encoding. What the driver prepares, drops and counts stays its own affair.
+set to prepare nothing, or in another encoding. What the driver prepares, drops and counts is left to the driver.
 """
 
 import functools
@@ -23,7 +23,7 @@ Answer = PQGen[list[tuple[Any, ...]]]
 
 
 class _Key(NamedTuple):
-    """What the driver finds a prepared statement by."""
+    """The key under which the driver finds a prepared statement."""
 
     query: bytes
     types: tuple[int, ...]  # it says of a text, and of NULL, that the server knows which
