@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.conftest import QUICK, await_until
+from tests.conftest import QUICK, await_until, within
 
 from holdfast import AsyncTransaction, Batch, Holdfast, Rate, Transaction, failpoints, telemetry
 from holdfast.runtime.worker import Worker
@@ -221,6 +221,35 @@ async def test_a_cancelled_worker_hands_back_jobs_that_run_and_that_wait(
         assert untouched(kit)
         assert len(kit.sql("SELECT id FROM holdfast.work")) == 8
         assert _registry(kit)["ended"] == "left"
+    finally:
+        gate.set()
+        await kit.database.aclose()
+
+
+@pytest.mark.parametrize("form", ["async", "sync"])
+async def test_a_worker_that_is_cancelled_again_and_again_hands_back_everything(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], form: str
+) -> None:
+    """As a task group of anyio does it: in every turn of the loop, until the task has ended."""
+    gate, started = threading.Event(), list[int]()
+    work = _task_of(app, form, "inbox", started, gate)
+    kit = holdfast_kit(app, replace(QUICK, drain=3600.0))  # a second cancellation waits for no handler
+    app.enqueue_many(work.job(n) for n in range(8))
+    beside = {thread for thread in threading.enumerate() if thread.name == "holdfast-renew"}
+    serving = asyncio.create_task(app.run_worker(concurrency=2))
+    try:
+        await await_until(lambda: len(started) == 2, "both slots have a job")
+        async with asyncio.timeout(within(20)):
+            while not serving.done():
+                serving.cancel()
+                await asyncio.sleep(0)
+        assert serving.cancelled()
+        assert untouched(kit)
+        assert len(kit.sql("SELECT id FROM holdfast.work")) == 8
+        assert _registry(kit)["ended"] == "left"
+        assert {t for t in threading.enumerate() if t.name == "holdfast-renew"} <= beside, (
+            "nobody renews them"
+        )
     finally:
         gate.set()
         await kit.database.aclose()

@@ -11,8 +11,10 @@ from pydantic import BaseModel, field_validator
 from tests.conftest import QUICK
 
 from holdfast import Backoff, Batch, Holdfast, Job, Snooze, TaskDefinitionError
+from holdfast.runtime.batch.handler_call import call_handler
 from holdfast.runtime.execute import Executor
 from holdfast.runtime.inflight import Running
+from holdfast.runtime.threads import Threads
 from holdfast.testing import Kit
 
 HOUR = Backoff(first=3600, jitter=False)
@@ -203,6 +205,25 @@ def test_a_wrong_argument_for_one_item_fails_that_item(app: Holdfast, kit: Kit) 
         "Failed: <item.fail(error) has no text: __str__ raised RuntimeError>",
     )
     assert rows["fine"] == ("completed", None)
+
+
+async def test_a_batch_call_that_raises_asks_the_error_nothing(app: Holdfast) -> None:
+    """Whatever its attributes raise would pass by every job of the batch, and end the event loop."""
+    asked: list[str] = []
+
+    class Curious(Exception):
+        def __getattribute__(self, name: str) -> Any:
+            asked.append(name)
+            return super().__getattribute__(name)
+
+    @app.batch_task(name="sort", timeout="10m")
+    async def sort(batch: Batch[str]) -> None:
+        raise Curious
+
+    handler = app.tasks.find("sort", 1)
+    assert handler is not None
+    assert callable(await call_handler(Batch([]), handler, Threads()))
+    assert asked == []
 
 
 # Handlers that are odd ----------------------------------------------------------------------------------------------

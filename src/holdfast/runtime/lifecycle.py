@@ -101,7 +101,21 @@ class Lifecycle:
             with self._ending_pauses():
                 await work()
         finally:
-            await self._drain()
+            await self._to_the_end(asyncio.create_task(self._drain(), name="holdfast drain"))
+
+    async def _to_the_end(self, draining: asyncio.Task[None]) -> None:
+        """Whoever cancels the worker again wants it to hurry, as with a second signal; a task group may do so in every turn
+        of the loop. Jobs of a drain that is left half done would be renewed for ever, and run by nobody."""
+        again: asyncio.CancelledError | None = None
+        while not draining.done():
+            try:
+                await asyncio.wait([draining])
+            except asyncio.CancelledError as error:
+                self._context.hurry.set()
+                again = error
+        draining.result()
+        if again is not None:
+            raise again
 
     async def _start(self) -> None:
         of = self._services
