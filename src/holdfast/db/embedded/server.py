@@ -156,7 +156,7 @@ def shared(path: Path, options: EmbeddedOptions | None = None) -> EmbeddedServer
 
 def _release_all() -> None:
     for held in list(_shared.values()):
-        with suppress(EmbeddedError, OSError):
+        with suppress(EmbeddedError, OSError, KeyboardInterrupt):  # its watcher goes on with a stop that is cut off
             held.release()
 
 
