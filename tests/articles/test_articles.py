@@ -85,7 +85,9 @@ def test_every_step_pattern_and_control_has_a_row_with_a_command(words: list[str
         assert re.search("`(holdfast|make) ", row), f"{word} has no command"
 
 
-@pytest.mark.parametrize("title, rows", [("Use this when", 4), ("Where PostgreSQL stops being enough", 5)])
+@pytest.mark.parametrize(
+    ("title", "rows"), [("Use this when", 4), ("Where PostgreSQL stops being enough", 5)]
+)
 def test_every_condition_has_a_command(title: str, rows: int) -> None:
     section = TEXT.split(f"## {title}\n")[1].split("\n## ")[0]
     found = [line for line in section.splitlines() if line.startswith("|")][2:]

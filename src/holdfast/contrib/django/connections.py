@@ -61,7 +61,7 @@ def usable_connections() -> Iterator[None]:
         yield
     finally:
         close_old_connections()
-        _of_thread.last_words.connections = connections.all(initialized_only=True)
+        _of_thread.last_words.connections = list(connections.all(initialized_only=True))
 
 
 threads = Threads(_begin, close_old_connections)  # of async handlers
