@@ -19,8 +19,8 @@ ROWS = [
     for line in table.splitlines()[2:]
 ]
 LADDER = [
-    "Durable row and claim loop",
-    "Recovery and idempotency",
+    "Durable row + claim loop",
+    "Recovery + idempotency",
     "Multiple workers",
     "Stable ownership",
     "Production controls",
@@ -32,6 +32,7 @@ PATTERNS = [
     "Competing Consumers",
     "Partitioned consumption",
     "Exclusive work ownership",
+    "Lease / timeout ownership",
     "Idempotent Receiver",
     "Dead Letter Channel",
     "Transactional Outbox",
@@ -40,9 +41,19 @@ CONTROLS = [
     "Lease renewal",
     "Fencing token",
     "Graceful drain",
-    "Housekeeping",
-    "Shard the key",
-    "LISTEN/NOTIFY",
+    "Worker-coordinated housekeeping",
+    "Shard that partition key",
+    "LISTEN/NOTIFY plus polling fallback",
+    "Producer idempotency",
+    "Handler idempotency",
+]
+CONTRACT = [
+    "Worker registry",
+    "Inbox table",
+    "Claim query",
+    "Lease cleanup",
+    "Support queries",
+    "Guarantee tests",
 ]
 
 
@@ -65,11 +76,34 @@ def test_no_row_is_of_a_name_that_the_articles_do_not_have() -> None:
     assert sorted(set(named_there()) - set(IDENTIFIERS)) == []
 
 
-@pytest.mark.parametrize("words", [LADDER, PATTERNS, CONTROLS], ids=["ladder", "patterns", "controls"])
+@pytest.mark.parametrize(
+    "words", [LADDER, PATTERNS, CONTROLS, CONTRACT], ids=["ladder", "patterns", "controls", "contract"]
+)
 def test_every_step_pattern_and_control_has_a_row_with_a_command(words: list[str]) -> None:
     for word in words:
-        (row,) = (line for line in TEXT.splitlines() if line.startswith("|") and f"| {word}" in line)
-        assert "`holdfast " in row, f"{word} has no command"
+        (row,) = (line for line in TEXT.splitlines() if line.startswith("|") and f"| {word} " in line)
+        assert re.search("`(holdfast|make) ", row), f"{word} has no command"
+
+
+@pytest.mark.parametrize(
+    ("title", "rows"), [("Use this when", 4), ("Where PostgreSQL stops being enough", 5)]
+)
+def test_every_condition_has_a_command(title: str, rows: int) -> None:
+    section = TEXT.split(f"## {title}\n")[1].split("\n## ")[0]
+    found = [line for line in section.splitlines() if line.startswith("|")][2:]
+    assert len(found) == rows
+    assert [line for line in found if not re.search(r"\| `holdfast [^|]+` \|$", line)] == []
+
+
+def test_every_guarantee_of_the_articles_has_its_test() -> None:
+    (table,) = re.findall(r"<!-- guarantees -->\n(.*?)<!-- end guarantees -->", TEXT, re.DOTALL)
+    rows = table.splitlines()[2:]
+    assert len(rows) == 5
+    tests = (ROOT / "tests" / "sql" / "test_guarantees.py").read_text(encoding="utf-8")
+    for row in rows:
+        names = re.findall(r"`(test_\w+)`", row)
+        assert names, row
+        assert [name for name in names if f"def {name}(" not in tests] == []
 
 
 def test_every_command_is_one() -> None:

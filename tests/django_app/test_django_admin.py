@@ -1,5 +1,6 @@
 """The admin: who may see, who may act, and what is said of it."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -113,6 +114,10 @@ def test_a_list_asks_for_no_more_than_it_shows(office: Kit) -> None:
             page = ann.get(f"/admin/holdfast/job/?{query}").content.decode()
             assert [h for h in (one, two) if f"{h.id}/change" in page] == found
         assert ann.get(f"/admin/holdfast/deadletter/?q={two.id}").status_code == 200
+        offered = ann.get("/admin/holdfast/job/").content.decode()
+        assert "_facets" not in offered  # a count per state
+        assert set(re.findall(r"column-(\w+) sortable|sortable column-(\w+)", offered)) == {("", "key")}
+        assert f'<span class="nowrap">{one.id}</span>' in offered
     texts = [query["sql"] for query in asked if "holdfast" in query["sql"]]
     assert texts != []
     assert [text for text in texts if "DISTINCT" in text or "UPPER" in text] == []

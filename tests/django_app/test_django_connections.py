@@ -1,6 +1,7 @@
 """Connections of handlers: the server ends them between two jobs, and the next job has a good one."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connections
-from tests.conftest import within
+from tests.conftest import await_until, within
 from tests.django_app.stock.models import Part
 from tests.django_app.stock.tasks import (
     ahang_up,
@@ -37,6 +38,15 @@ def end_backends(kit: Kit) -> int:
         " AND pid <> pg_backend_pid() AND application_name = '' AND backend_type = 'client backend'"
     )
     return len(rows)
+
+
+def backends(kit: Kit) -> int:
+    """How many connections the ORM has."""
+    (row,) = kit.sql(
+        "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND application_name = '' AND backend_type = 'client backend'"
+    )
+    return int(row["n"])
 
 
 def names() -> list[str]:
@@ -90,6 +100,22 @@ async def test_with_health_checks_a_persistent_connection_that_broke_costs_nothi
     ended, jobs = await run_around_an_end(stock, task)
     assert ended == 1
     assert [job["attempts"] for job in jobs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("task", [receive, move, areceive], ids=["sync", "transaction", "async"])
+async def test_a_worker_that_has_stopped_leaves_no_connection_behind(
+    stock: Kit, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a test runner cannot drop its database. The garbage collector is not what closes them."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    gc.disable()
+    try:
+        await task.aenqueue(name="bolt")
+        await stock.arun_worker()
+        await await_until(lambda: backends(stock) == 0, "the threads of its handlers have ended")
+    finally:
+        gc.enable()
+        await stock.database.aclose()
 
 
 def test_an_old_connection_is_replaced(stock: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from holdfast.cli.db import app
 from holdfast.db.embedded import EmbeddedServer, default_path, parse_embedded_url, reset, shared, status, stop
 from holdfast.errors import ConfigurationError, EmbeddedError
 
-from .conftest import FAST, Start, eventually, is_stopped
+from .conftest import FAST, IMPORTS, Start, eventually, is_stopped
 
 
 def run(*words: str) -> Result:
@@ -75,6 +75,30 @@ def test_one_shared_hold_per_process(ready: Path) -> None:
     two = shared(ready, FAST)
     assert two is not one
     two.release()
+
+
+def test_ctrl_c_while_the_last_user_stops_it_leaves_without_a_traceback(ready: Path) -> None:
+    """A second Ctrl-C comes often just then. Its watcher stops the server."""
+    code = """
+import sys
+from pathlib import Path
+from holdfast.db.embedded import EmbeddedOptions, postmaster, shared
+
+def cut(_):
+    raise KeyboardInterrupt
+
+shared(Path(sys.argv[1]), EmbeddedOptions(durable=False))
+postmaster.stop = cut
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ready)],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    eventually(lambda: is_stopped(ready))
 
 
 def test_start_keeps_it_running_for_the_commands_until_stop(ready: Path, user: Start) -> None:

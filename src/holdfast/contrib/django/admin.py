@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
+from django.utils.html import format_html
 
 from ...errors import HoldfastError
 from ...model import state
@@ -48,6 +49,7 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # a count per state would read every job
     list_per_page = 50
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Any]":
@@ -69,6 +71,10 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
         for name in self.search_fields:
             wanted |= Q((name, term))
         return queryset.filter(wanted), False
+
+    @admin.display(description="id", ordering="id")
+    def key(self, row: Any) -> str:
+        return format_html('<span class="nowrap">{}</span>', row.pk)
 
     @admin.display(description="last error")
     def error(self, row: Any) -> str:
@@ -137,8 +143,9 @@ def _may(permission: str) -> Callable[[Any, HttpRequest], bool]:
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    list_display = ("id", "task", "queue", "status", "attempts", "created_at", "completed_at", "error")
+    list_display = ("key", "task", "queue", "status", "attempts", "created_at", "completed_at", "error")
     list_filter = (StateFilter,)
+    sortable_by = ("key",)  # by another column it would sort every job
     search_fields = ("task", "partition_key")  # and id
     fields = (
         "id", "task", "queue", "status", "priority", "attempts", "max_attempts", "partition_key", "created_at",
@@ -165,7 +172,7 @@ class JobAdmin(ReadOnly):
 
 @admin.register(DeadLetter)
 class DeadLetterAdmin(ReadOnly):
-    list_display = ("id", "task", "queue", "attempts", "died_at", "error")
+    list_display = ("key", "task", "queue", "attempts", "died_at", "error")
     search_fields = ("task", "partition_key")  # and id
     fields = (
         "id",

@@ -155,8 +155,9 @@ def shared(path: Path, options: EmbeddedOptions | None = None) -> EmbeddedServer
 
 
 def _release_all() -> None:
+    """A stop that Ctrl-C cuts off is ended by the watcher."""
     for held in list(_shared.values()):
-        with suppress(EmbeddedError, OSError):
+        with suppress(EmbeddedError, OSError, KeyboardInterrupt):
             held.release()
 
 
