@@ -138,10 +138,15 @@ class Records(ABC):
 
     async def flush(self) -> None:
         """Before what is not written by record(), and before it is put away: what decides which way a replay goes must stand
-        in front of it, and events do not wait for the end of a wait. One that another branch has begun is waited for."""
+        in front of it, and neither events nor what its code says of itself wait for the end of a wait. One that another
+        branch has begun is waited for."""
         while self.flushing:
             await self._other_flush()
-        if self.behind or any(row.kind in ("patch", "event") for row in self._pending):
+        if (
+            self.behind
+            or self._shown is not None
+            or any(row.kind in ("patch", "event") for row in self._pending)
+        ):
             under_way = self._begin_flush()
             try:
                 rows = self._drain()
