@@ -18,7 +18,7 @@ from ..model.outcome import (
     Suspended,
     settlement_of,
 )
-from ..model.state import COMPLETED, LOST, word_of
+from ..model.state import COMPLETED, JOB_STARTED, LOST, word_of
 from . import report
 from .batch.gather import Group
 from .batch.together import Calls
@@ -32,7 +32,6 @@ from .execute import Executor
 from .handler import kept
 from .inflight import Running
 from .settle import Settler
-from .sleep import FIRST_PAUSE
 from .slots import Slots
 from .tally import Tally
 
@@ -69,7 +68,7 @@ class Attempts:
 
     def look(self) -> None:
         """Find out which subscribers want each attempt; called once for many jobs."""
-        self._heard = telemetry.audible(logging.DEBUG)
+        self._heard = telemetry.audible(logging.DEBUG, JOB_STARTED)
         self._executor.look()
 
     async def run(self, running: Running) -> None:
@@ -123,7 +122,7 @@ class Attempts:
 
     def want_more(self) -> None:
         """Jobs have ended: claim more, if few are left here."""
-        self._pause.seconds = FIRST_PAUSE
+        self._pause.seconds = min(self._pause.seconds, self._slots.pause)
         if self._slots.lacks(self.dispatcher.waiting + len(self.dispatcher.early.waiting)):
             self._pause.end()
 

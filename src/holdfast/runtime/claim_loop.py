@@ -20,7 +20,7 @@ from .context import WorkerContext
 from .inflight import Running
 from .local_enqueues import LocalEnqueues
 from .service import Service, loudness
-from .sleep import FIRST_PAUSE, Nap, Sleep
+from .sleep import Nap, Sleep
 from .slots import Slots
 
 _LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
@@ -43,7 +43,7 @@ class ClaimLoop:
         self._stopping = context.stopping
         self._pause = context.pause
         self._queues = queues
-        self._notified = NotifiedClaimer(queues, sleep.notified)
+        self._notified = NotifiedClaimer(queues, sleep.notified, self._look_everywhere)
         self._suspect_claimer = SuspectClaimer(queues)
         self._trials = TrialClaimer(queues, breakers, suspects)
         self._attempts = attempts
@@ -95,11 +95,11 @@ class ClaimLoop:
 
     async def _claim_new(self) -> int:
         """Claim the jobs that a notification announced."""
-        want = self._want()
-        began = time.monotonic()
+        want, began = self._want(), time.monotonic()
         jobs = await self._notified.claim(Ask(self._me(), want, waiting=self._idle_bytes()))
         if jobs:
             self._dispatcher.admit(self._hold(jobs, began))
+            self._slots.enough = self._slots.enough and len(jobs) < want
         return len(jobs)
 
     async def _claim_all_kinds(self) -> int:
@@ -172,7 +172,7 @@ class ClaimLoop:
         """Continue at once after work; otherwise pause, in growing steps up to the poll interval or until woken."""
         pause, dispatcher = self._pause, self._dispatcher
         if claimed:
-            pause.restart()
+            pause.seconds = self._slots.pause
         able = self._slots.free > 0 and not dispatcher.ready and not dispatcher.early
         again, come_at = False, time.monotonic() + (self._queues.again_in or math.inf)
         while True:
@@ -181,11 +181,10 @@ class ClaimLoop:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
             if claimed and (self._slots.free > 0 or self._want() > 0):
                 if self._slots.enough:  # what it started goes first
-                    await self._pause.wait(FIRST_PAUSE)
+                    await pause.wait(pause.seconds)
                 return
             if nap.seconds <= 0:
-                self._queues.look_again()
-                self._suspects.look_again()
+                self._look_everywhere()
                 return
             if await pause.wait(max(min(nap.seconds, come_at - time.monotonic()), 0.001)):
                 return
@@ -210,14 +209,15 @@ class ClaimLoop:
 
     def look_again(self) -> None:
         """There may be work that the forward scan misses: make full scans, now."""
+        self._look_everywhere()
+        self._pause.now()
+
+    def _look_everywhere(self) -> None:
         self._queues.look_again()
         self._suspects.look_again()
         self._breakers.look_again()
-        self._pause.restart()
-        self._pause.end()
 
     def look_after(self, queue: str, buckets: list[int] | None) -> None:
         """The ring assigned other buckets of a queue to this worker; None: all of them."""
         self._queues.look_after(queue, buckets)
-        self._pause.restart()
-        self._pause.end()
+        self._pause.now()

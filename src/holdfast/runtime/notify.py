@@ -32,7 +32,9 @@ class Notify(Service):
         queues: Sequence[str],
         sleep: Sleep,
         look: Callable[[], None],
+        claim: Callable[[], None],
     ) -> None:
+        """`claim` what is new; `look` everywhere."""
         super().__init__()
         self._poll = database.settings.poll
         self._session = session
@@ -40,6 +42,7 @@ class Notify(Service):
         self._channels = {store.channel(queue): queue for queue in queues}
         self._sleep = sleep
         self._look = look
+        self._claim = claim
         self._topics: dict[str, Service] = {}  # channel -> the service that wants to be woken
         self._proved_at = 0.0
         self._deaf = False
@@ -103,7 +106,7 @@ class Notify(Service):
         for name in set(heard) & self._topics.keys():
             self._topics[name].heard()
         if queues := [self._channels[name] for name in heard if name in self._channels]:
-            self._sleep.heard(queues, self._look)
+            self._sleep.heard(queues, self._claim)
             await self._sleep.calm()
 
     def _lost(self) -> None:

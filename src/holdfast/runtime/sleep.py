@@ -31,6 +31,7 @@ _HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
 
 
 FIRST_PAUSE = 0.005
+CALM_PAUSE = 0.04  # the same, where notifications come for all that becomes due
 
 
 class Pause:
@@ -62,9 +63,10 @@ class Pause:
             return False
         return True
 
-    def restart(self) -> None:
-        """The next ones are short again."""
+    def now(self) -> None:
+        """Something became due: look, and the next pauses are short again."""
         self.seconds = FIRST_PAUSE
+        self.end()
 
 
 class Nap(NamedTuple):
@@ -98,6 +100,10 @@ class Sleep:
         self._timer: asyncio.TimerHandle | None = None
         self._hush = _HUSH[0]
         self._not_before = 0.0
+
+    def told(self) -> bool:
+        """Whether a notification comes for all that becomes due: it is among the sleepers, also while it does something."""
+        return self.hears and self._entered is not None and self._entered == self._worker()
 
     # Down and up --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 
+from . import sleep
 from .threads import Threads
 
 _RUN = 32
@@ -33,6 +35,7 @@ class Slots:
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
         self.enough = False  # the last claim found less than it asked for, and there is no more
+        self.told: Callable[[], bool] = lambda: False  # a notification comes for whatever becomes due
         self._coming_back: deque[asyncio.Future[None]] = deque()  # from a rest, and waiting for a slot
 
     def want(self, ready: int, batches: int = 0) -> int:
@@ -49,7 +52,17 @@ class Slots:
     def content(self, ready: int) -> bool:
         """Whether a look for more would want nothing, and those that wait here take every free slot at once. Handlers that
         end one by one would cost a look each."""
-        return self.free <= ready and self._suffice(ready)
+        return self.calm or (self.free <= ready and self._suffice(ready))
+
+    @property
+    def calm(self) -> bool:
+        """Nothing is due but what a notification will tell of: looks between are for those that are lost."""
+        return self.enough and self.told()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the first look, when a claim has brought something or a job has ended."""
+        return sleep.CALM_PAUSE if self.calm else sleep.FIRST_PAUSE
 
     def _suffice(self, ready: int) -> bool:
         """Few are topped up when none is left, many when a quarter is gone."""

@@ -81,6 +81,7 @@ class Worker:
         self._claim_loop = ClaimLoop(
             context, self._queues, attempts, self.slots, self._suspects, self._breakers, sleep
         )
+        self.slots.told = sleep.told
         look_again = self._claim_loop.look_again
         self._sweeper = Sweeper(database, look_again, self._tally.buried, context.me, options.prunes)
         self._lifecycle = self._make_lifecycle(sleep)
@@ -97,7 +98,9 @@ class Worker:
             sweeper=self._sweeper,
             tally=self._tally,
             ring=Ring(database, rings, context.me, self._claim_loop.look_after),
-            notify=Notify(database, context.session, list(context.options.leases), sleep, look_again),
+            notify=Notify(
+                database, context.session, list(context.options.leases), sleep, look_again, context.pause.now
+            ),
             of_shapes=self._services,
             resting=self._executor.resting,
             sleep=sleep,

@@ -212,11 +212,11 @@ class Records(ABC):
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
             self.lost(error)
 
-    async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
+    def _write(self, rows: Sequence[Record], shown: str | None) -> Awaitable[datetime]:
         events: Sequence[NewEvent] = ()
         if self._outgoing:
             events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
-        return await self.journal.record(rows, state=shown, events=events)
+        return self.journal.record(rows, state=shown, events=events)
 
     async def decide(self, wait: Wait) -> Stored | None:
         return await self._taken(lambda rows: self.journal.decide(wait, rows))
