@@ -62,8 +62,7 @@ class Worker:
         self._suspects = Suspects(session, database.settings, options.children, options.concurrency)
         self._breakers = Breakers(handlers, session, database.settings.sweep, self._breaker_closed)
         self._tally = Tally(session)
-        self._context = context
-        self._services = services
+        self._context, self._services = context, services
         self.measured = Measured(database)
         self._attempts = attempts = Attempts(
             context, self._executor, self.slots, self._queues, self._suspects, self._breakers, self._tally
@@ -81,8 +80,7 @@ class Worker:
         self._claim_loop = ClaimLoop(
             context, self._queues, attempts, self.slots, self._suspects, self._breakers, sleep
         )
-        self.slots.told = sleep.told
-        look_again = self._claim_loop.look_again
+        look_again, self.slots.told = self._claim_loop.look_again, sleep.told
         self._sweeper = Sweeper(database, look_again, self._tally.buried, context.me, options.prunes)
         self._lifecycle = self._make_lifecycle(sleep)
 
