@@ -26,31 +26,37 @@ class Event:
 
 Subscriber = Callable[[Event], None]
 _subscribers: list[Subscriber] = []
+_by_name: dict[str, list[Subscriber]] = {}  # those that want some events alone
 
 
-def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call `subscriber` with every event from now on; the returned function ends it."""
-    _subscribers.append(subscriber)
+def subscribe(subscriber: Subscriber, *names: str) -> Callable[[], None]:
+    """Call `subscriber` with every event from now on, or with those of these names; the returned function ends it. Events of
+    each job cost the worker less where nobody wants all of them."""
+    lists = [_by_name.setdefault(name, []) for name in names] or [_subscribers]
+    for subscribers in lists:
+        subscribers.append(subscriber)
 
     def unsubscribe() -> None:
-        with contextlib.suppress(ValueError):
-            _subscribers.remove(subscriber)
+        for subscribers in lists:
+            with contextlib.suppress(ValueError):
+                subscribers.remove(subscriber)
 
     return unsubscribe
 
 
 def emit(name: str, *, level: int = logging.INFO, **fields: Any) -> None:
     event = Event(name, fields, level)
-    for subscriber in tuple(_subscribers):
+    for subscriber in (*_subscribers, *_by_name.get(name, ())):
         try:
             subscriber(event)
         except Exception:
             log.warning("a telemetry subscriber failed on %s", name, exc_info=True)
 
 
-def audible(level: int) -> bool:
-    """Whether anybody listens to events of this level: otherwise it is not built."""
-    return len(_subscribers) > 1 or _subscribers != [log_events] or log.isEnabledFor(level)
+def audible(level: int, name: str | None = None) -> bool:
+    """Whether anybody listens to events of this level and name: otherwise none is built. None: of any name."""
+    some = any(_by_name.values()) if name is None else bool(_by_name.get(name))
+    return some or len(_subscribers) > 1 or _subscribers != [log_events] or log.isEnabledFor(level)
 
 
 _held_back: list[Callable[[], bool]] = []

@@ -1,5 +1,6 @@
 """Runs of workflows in trouble: made so, found, and gone when the cause is."""
 
+import pytest
 from tests.conftest import wait_until
 from tests.doctor.case import Case
 
@@ -66,6 +67,57 @@ def test_a_run_that_waits_for_one_that_somebody_else_started_is_not_stuck(case: 
     assert case.found("stuck_run") is None
     case.sql(f"UPDATE holdfast.workflow_runs SET ended_at = now(), state = 'completed' WHERE id = '{other}'")
     assert case.found("stuck_run") is not None
+
+
+@pytest.mark.parametrize(
+    ("broken", "trouble"),
+    [
+        (
+            "UPDATE holdfast.workflow_steps SET generation = 9",
+            "it has a record of a claim that was never given",
+        ),
+        ("DELETE FROM holdfast.workflow_steps", "a signal was taken by a record that is not there"),
+        (
+            "INSERT INTO holdfast.workflow_history SELECT 0, id, era, now(), '[]', '[]' FROM holdfast.workflow_runs",
+            "its era was folded, and goes on",
+        ),
+        (
+            "UPDATE holdfast.workflow_runs SET state = 'failed', ended_at = holdfast.now()",
+            "it has ended, and has records that were not folded",
+        ),
+        (
+            (
+                "WITH s AS (DELETE FROM holdfast.workflow_steps)"
+                " UPDATE holdfast.workflow_runs SET state = 'completed', ended_at = now()"
+            ),
+            "it has ended, and has a job",
+        ),
+    ],
+)
+def test_rows_of_a_run_that_contradict_each_other_are_found(case: Case, broken: str, trouble: str) -> None:
+    """I1, I2, I4 and I7 of a run; the three checks above are I4, I5, I6 and I8."""
+    run = started(case, "order:6")
+    case.sql("UPDATE holdfast.work SET lease_generation = 1")
+    case.sql(
+        "INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome)"
+        f" VALUES ('{run}', 1, 0, now(), now(), 'paid', 'signal', 'done')"
+    )
+    case.sql(
+        "INSERT INTO holdfast.workflow_signals (run_id, name, sent_at, taken_by)"
+        f" VALUES ('{run}', 'paid', now(), 'paid'), ('{run}', 'child:ship', now(), 'ship')"
+    )
+    assert case.found("torn_run") is None
+    case.sql(broken)
+    finding = case.found("torn_run")
+    assert finding is not None
+    assert finding["details"] == [f"checkout 'order:6' ({run}): {trouble}"]
+    assert finding["fix"] == [f"holdfast workflow show {run}"]
+
+
+def test_a_run_whose_job_was_brought_back_is_not_torn(case: Case) -> None:
+    started(case, "order:7")
+    case.sql("UPDATE holdfast.workflow_runs SET state = 'failed', ended_at = holdfast.now()")
+    assert case.found("torn_run") is None
 
 
 def test_a_run_that_outlived_its_parent_is_found_until_it_is_cancelled(case: Case) -> None:

@@ -645,6 +645,16 @@ async def test_set_state_is_written_with_the_next_record_or_at_the_end() -> None
     assert store.shown == '{"n":2}'
 
 
+async def test_what_code_says_of_itself_is_there_while_it_waits() -> None:
+    async def flow(wf: Workflow) -> None:
+        wf.set_state({"n": 1})
+        await wf.signal(Signal("go", int), timeout=60)
+
+    store = Store()
+    assert isinstance(await run(flow, store), Suspended)
+    assert store.shown == '{"n":1}'
+
+
 async def test_wrong_options_are_refused() -> None:
     async def flow(wf: Workflow) -> None:
         for wrong in (

@@ -251,6 +251,47 @@ def test_the_owner_is_lost_at_every_wait_too(shop: Shop) -> None:
     assert places >= {"claim.after", "decide.before", "decide.done", "suspend.before", "settle.before"}
 
 
+def test_the_owner_is_lost_where_it_starts_others_and_in_another_era(app: Holdfast, kit: Kit) -> None:
+    @app.task(queue="sizes")
+    async def size(path: str) -> int:
+        return len(path)
+
+    async def pack(order_id: int) -> str:
+        return f"packed {order_id}"
+
+    @app.workflow()
+    async def ship(wf: Workflow, order_id: int) -> str:
+        return await wf.step(pack, order_id)
+
+    @app.workflow()
+    async def order(wf: Workflow, order_id: int, sizes: int = 0) -> str:
+        if not sizes:
+            wf.continue_as_new(order_id, sizes=sum(await wf.map(size, ["a", "bc"])))
+        child = await wf.start(ship, order_id)
+        return f"{await child.result()} of {sizes}"
+
+    kit.create_queues()
+    orders = itertools.count(1)
+    points = [point for point in POINTS if point.partition(".")[0] in ("call", "child", "era")]
+    report = kit.workflows.crash_everywhere(
+        lambda: order.start(next(orders)), effects=lambda _: None, points=points
+    )
+    assert report.boundaries == [
+        "call.before#1",
+        "call.done#1",
+        "era.before#1",
+        "era.done#1",
+        "child.before#1",
+        "child.done#1",
+    ]
+    endings = {
+        name: str(found).replace(f"packed {n}", "packed")
+        for n, (name, found) in enumerate(report.outcomes.items(), 1)
+    }
+    assert set(endings.values()) == {"('packed of 3', None)"}, endings
+    assert max(report.repeats.values()) <= 2, "it may be lost with its parent"
+
+
 def test_a_body_that_must_not_run_twice_is_found(shop: Shop) -> None:
     ledger: list[str] = []
 

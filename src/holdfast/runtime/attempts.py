@@ -18,7 +18,7 @@ from ..model.outcome import (
     Suspended,
     settlement_of,
 )
-from ..model.state import COMPLETED, LOST, word_of
+from ..model.state import COMPLETED, JOB_STARTED, LOST, word_of
 from . import report
 from .batch.gather import Group
 from .batch.together import Calls
@@ -69,7 +69,7 @@ class Attempts:
 
     def look(self) -> None:
         """Find out which subscribers want each attempt; called once for many jobs."""
-        self._heard = telemetry.audible(logging.DEBUG)
+        self._heard = telemetry.audible(logging.DEBUG, JOB_STARTED)
         self._executor.look()
 
     async def run(self, running: Running) -> None:

@@ -155,6 +155,11 @@ class Job:
         self._unsettled()
         self._rows.add(table, row)
 
+    def _record_text(self, table: str, row: str) -> None:
+        """The same, of the JSON text of an object that was looked at."""
+        self._unsettled()
+        self._rows.add_text(table, row)
+
     def _ended(self, outcome: Outcome) -> Outcome:
         """The outcome with all that the attempt left beside it. It leaves nothing from here on."""
         if self._beside and isinstance(outcome, Completed):

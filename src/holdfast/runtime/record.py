@@ -19,7 +19,17 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigurationError, InvalidPayload, JobSettled
-from ..model.outcome import Ended, Lost, Outcome, Recorded, Settled, SettledElsewhere, Settlement, Suspended
+from ..model.outcome import (
+    Completed,
+    Ended,
+    Lost,
+    Outcome,
+    Recorded,
+    Settled,
+    SettledElsewhere,
+    Settlement,
+    Suspended,
+)
 from ..model.shown import shown
 from ..model.state import ARCHIVED, UNSETTLED
 from ..store.statement import Flow
@@ -121,6 +131,15 @@ class Rows:
         self._ended = False
 
     def add(self, table: str, row: Mapping[str, object]) -> None:
+        self._check(table)
+        self._keep(self._recorders.row(table, row))
+
+    def add_text(self, table: str, row: str) -> None:
+        """The same, of the JSON text of an object that was looked at."""
+        self._check(table)
+        self._keep(Recorded(table, row))
+
+    def _check(self, table: str) -> None:
         if self._ended:
             raise JobSettled(f"{_call(table)}: the attempt has ended, and its rows with it")
         if self._in_transaction:
@@ -128,7 +147,8 @@ class Rows:
                 f"{_call(table)}: a handler with a Transaction ends its job in that transaction. "
                 "Write the row there"
             )
-        made = self._recorders.row(table, row)
+
+    def _keep(self, made: Recorded) -> None:
         size = len(made.row.encode())
         if len(self._rows) >= ATTEMPT_ROWS or self._bytes + size > ATTEMPT_BYTES:
             raise InvalidPayload(
@@ -151,4 +171,6 @@ class Rows:
         self._ended = True
         if not self._rows or isinstance(outcome, _UNWRITTEN):
             return outcome
+        if type(outcome) is Completed:  # which replace() takes three times as long for
+            return Completed(outcome.result, outcome.beside, rows=tuple(self._rows))
         return replace(outcome, rows=tuple(self._rows))

@@ -45,8 +45,14 @@ POINTS = (
     "decide.done",
     "suspend.before",
     "transact.done",
+    "call.before",
+    "call.done",
+    "child.before",
+    "child.done",
     "publish.before",
     "publish.done",
+    "era.before",
+    "era.done",
     "settle.before",
 )
 

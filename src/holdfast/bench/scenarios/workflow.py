@@ -201,15 +201,14 @@ async def _drive(conn: psycopg.AsyncConnection[Any], in_flight: int, runs: int) 
     news = asyncio.Event()
 
     def ended(event: telemetry.Event) -> None:
-        if event.name == JOB_COMPLETED:
-            run, at = str(event.fields["job"]), time.perf_counter()
-            if (start := began.pop(run, None)) is None:
-                early[run] = at
-            else:
-                times.append(at - start)
-            news.set()
+        run, at = str(event.fields["job"]), time.perf_counter()
+        if (start := began.pop(run, None)) is None:
+            early[run] = at
+        else:
+            times.append(at - start)
+        news.set()
 
-    stop = telemetry.subscribe(ended)
+    stop = telemetry.subscribe(ended, JOB_COMPLETED)
     try:
         started = 0
         while len(times) < runs:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from ...errors import InvalidOption, InvalidPayload
@@ -174,6 +175,20 @@ class Result:
 
 
 _known: dict[tuple[Any, int], tuple[Any, Converter, bool]] = {}
+_named: dict[Callable[..., Any], tuple[str, Result]] = {}  # functions of a module: they stay
+
+
+def named_result(fn: Callable[..., Any], given: str | None, verb: str) -> tuple[str, Result]:
+    """What a step is called, and how its result is written."""
+    if given is None and type(fn) is FunctionType:
+        known = _named.get(fn)
+        if known is not None and known[0] == fn.__qualname__:
+            return known
+    name = name_of(fn, given, verb)
+    found = name, Result(fn, name)
+    if given is None and type(fn) is FunctionType and "<" not in name and len(_named) < 10_000:
+        _named[fn] = found
+    return found
 
 
 def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
@@ -225,6 +240,8 @@ async def call(
         return await value if inspect.isawaitable(value) else value
     except EXITS as error:
         raise left("the step", error) from error
+    except GeneratorExit as error:  # whoever awaits the step would close
+        raise RuntimeError("the step raised GeneratorExit") from error
     except TypeError as error:
         raise mistaken(made, args, kwargs, error) from error.__cause__
 

@@ -18,7 +18,7 @@ from ...tasks.convert import Misfit
 from ...tasks.newjob import NewJob
 from ...tasks.payload import shown
 from ...tasks.task import Task
-from .bodies import Options, Result, begin, call, fingerprint, mistaken, name_of
+from .bodies import Options, Result, begin, call, fingerprint, mistaken, named_result
 from .core import Core, Scope
 from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
@@ -50,8 +50,7 @@ class Steps:
     def step(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
         """Run a function once: `await wf.step(charge, order_id, cents)`. Every replay is given its recorded result."""
         scope = self._core.scope("step")
-        name = name_of(fn, self._options.name, "step")
-        result = Result(fn, name)
+        name, result = named_result(fn, self._options.name, "step")
         place, found, input_hash = self._take(scope, name, "step", args, kwargs)
 
         body = Body(fn, args, kwargs, result)
@@ -97,6 +96,8 @@ class Steps:
                     return result.encode(made(tx, *args, **kwargs))
                 except EXITS as error:
                     raise left("the step", error) from error
+                except GeneratorExit as error:
+                    raise RuntimeError("the step raised GeneratorExit") from error
                 except TypeError as error:
                     raise mistaken(made, (tx, *args), kwargs, error) from error.__cause__
 
@@ -113,8 +114,7 @@ class Steps:
     ) -> Step[Any]:
         core = self._core
         scope = core.scope("transact")
-        name = name_of(fn, self._options.name, "transact")
-        result = Result(fn, name)
+        name, result = named_result(fn, self._options.name, "transact")
         place, found, input_hash = self._take(scope, name, "transaction", args, kwargs)
 
         async def attempt(attempts: Attempts, number: int) -> Stored:

@@ -25,6 +25,12 @@ def check_runs(p: Patient) -> Iterator[Finding]:
         )
         fix = [advise("run", verb="cancel", id=run.id) for run in orphans]
         yield Finding("orphan_run", "error", what, fix, _all(orphans))
+    if torn := p.probe.look(troubles.torn()):
+        what = (
+            f"{several(len(torn), 'run')} with rows that contradict each other, among the oldest {OLDEST:,}"
+        )
+        fix = [advise("run", verb="show", id=run.id) for run in torn]
+        yield Finding("torn_run", "error", what, fix, _all(torn))
 
 
 def _all(found: list[ProblemRun]) -> list[str]:
@@ -63,8 +69,9 @@ def check_code(p: Patient) -> Iterator[Finding]:
 CHECKS = (
     Check(
         "runs",
-        "every open run of a workflow has a job, something can wake each that sleeps, and none outlives its parent",
-        ("lost_run", "stuck_run", "orphan_run"),
+        "every open run of a workflow has a job, something can wake each that sleeps, none outlives its parent, and its "
+        "records fit together",
+        ("lost_run", "stuck_run", "orphan_run", "torn_run"),
         check_runs,
     ),
     Check(

@@ -34,7 +34,7 @@ from .journal import (
 )
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
-from .rows import plain_row
+from .rows import last_text, plain_row
 from .working import AtWork, FailedAttempt, StepProgress, steps_text
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class DatabaseJournal:
             key = known.get("id", claimed.id_text)
             why = TIMED_OUT if over else None
             found = History(key, claimed.id, claimed.version, 0, at, [], over, "open", cancel_reason=why)
-            if telemetry.audible(logging.DEBUG):
+            if telemetry.audible(logging.DEBUG, "workflow.began"):
                 telemetry.emit(
                     "workflow.began", level=logging.DEBUG, workflow=claimed.task, run_id=claimed.id_text
                 )
@@ -167,12 +167,17 @@ class DatabaseJournal:
 
     # Writing ------------------------------------------------------------------------------------------------------------
 
-    async def record(
+    def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
-    ) -> datetime:
+    ) -> Awaitable[datetime]:
         """With events it is a statement of this run alone: another publisher under the same key is waited for."""
         if not events:
-            return await self._recorder.record(self._grant, rows, state)
+            return self._recorder.record(self._grant, rows, state)
+        return self._publish(rows, state, events)
+
+    async def _publish(
+        self, rows: Sequence[Record], state: str | None, events: Sequence[NewEvent]
+    ) -> datetime:
         while True:
             try:
                 answer, at = await self._between(
@@ -188,7 +193,10 @@ class DatabaseJournal:
         return at
 
     def record_at_end(self, rows: Sequence[Record]) -> None:
-        self._job.record(store.TABLE, {"rows": [plain_row(row) for row in rows]})
+        if (text := last_text(rows)) is not None:
+            self._job._record_text(store.TABLE, text)
+        else:
+            self._job.record(store.TABLE, {"rows": [plain_row(row) for row in rows]})
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         found = await self._recorder.decide(self._grant, wait, rows)

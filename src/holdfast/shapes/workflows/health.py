@@ -57,6 +57,10 @@ def orphans() -> Statement[list[ProblemRun]]:
     return named("workflow_orphans", (OLDEST,), _troubled)
 
 
+def torn() -> Statement[list[Troubled]]:
+    return named("workflow_torn", (OLDEST,), _troubled)
+
+
 def unknown(dead_after: float) -> Statement[list[UnknownVersion]]:
     params = (OLDEST, dead_after)
     return named("workflow_unknown", params, lambda rows: [UnknownVersion(*row) for row in rows])

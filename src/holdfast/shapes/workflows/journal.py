@@ -167,9 +167,9 @@ class Journal(Protocol):
         """An attempt of a step failed. Written beside the others of its job, for people: nothing waits for it."""
         ...
 
-    async def record(
+    def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
-    ) -> datetime:
+    ) -> Awaitable[datetime]:
         """Write these rows together, with the value of set_state() and the published events. Returns the time they
         carry, once it is durable. RecordRefused: record a failure instead."""
         ...

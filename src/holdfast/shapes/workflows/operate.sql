@@ -234,7 +234,7 @@ SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.r
 -- part: workflow_oldest
 -- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are read.
 oldest AS MATERIALIZED (
-    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep, r.state,
+    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep, r.state, r.era,
            w.status, w.lease_generation, w.available_at
     FROM (SELECT t.queue FROM holdfast.workflow_types t UNION SELECT 'workflows') q
     CROSS JOIN LATERAL (SELECT w.id, w.status, w.lease_generation, w.available_at FROM holdfast.work w WHERE w.queue = q.queue ORDER BY w.id LIMIT $1::int) w
@@ -278,6 +278,35 @@ FROM oldest c
 WHERE c.parent_id IS NOT NULL AND c.on_cancel = 'cancel' AND c.cancel_requested_at IS NULL
   AND NOT EXISTS (SELECT FROM holdfast.workflow_runs p WHERE p.id = c.parent_id AND p.ended_at IS NULL)
 ORDER BY c.id LIMIT 100;
+
+-- name: workflow_torn
+-- Runs whose rows contradict each other: a record under a claim that was never given, a signal taken by a record that is not there, an era that was folded and
+-- goes on, or records and a job that are there after the end. A job that an operator brought back opens a run that failed or was cancelled again.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT t.id, t.workflow, t.key, t.trouble
+FROM (
+    SELECT o.id, o.workflow, o.key, CASE
+               WHEN EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = o.id AND s.generation > o.lease_generation)
+                   THEN 'it has a record of a claim that was never given'
+               WHEN EXISTS (SELECT FROM holdfast.workflow_signals g WHERE g.run_id = o.id AND g.taken_by IS NOT NULL AND g.name !~ ':'
+                            AND NOT EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = o.id AND s.key = g.taken_by))
+                   THEN 'a signal was taken by a record that is not there'
+               WHEN EXISTS (SELECT FROM holdfast.workflow_history h WHERE h.run_id = o.id AND h.era = o.era)
+                   THEN 'its era was folded, and goes on'
+           END AS trouble
+    FROM oldest o
+    UNION ALL
+    SELECT r.id, r.workflow, r.key, CASE
+               WHEN EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = r.id) THEN 'it has ended, and has records that were not folded'
+               WHEN r.state IN ('completed', 'terminated') AND EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id OFFSET 0)
+                   THEN 'it has ended, and has a job'
+           END
+    FROM (SELECT e.* FROM holdfast.workflow_runs e ORDER BY e.id LIMIT $1::int) r WHERE r.ended_at IS NOT NULL
+) t
+WHERE t.trouble IS NOT NULL
+ORDER BY t.id LIMIT 100;
 
 -- name: workflow_unknown
 -- Versions of open runs that no live worker of their queue knows: how many runs, and for how long the oldest of them is there. Where nobody lives at all,

@@ -85,14 +85,11 @@ class Recorder:
 
     # Called by runs ------------------------------------------------------------------------------------------------------
 
-    async def record(self, grant: Owned, rows: Sequence[Record], shown: str | None) -> datetime:
+    def record(self, grant: Owned, rows: Sequence[Record], shown: str | None) -> "asyncio.Future[datetime]":
         size = 0 if shown is None else len(shown)
         for row in rows:
             size += len(row.key) + len(row.result or "") + len(row.error or "")
-        at: datetime = await self._ask(
-            self._records, grant, store.Entry(grant, rows, shown), size, len(rows) or 1
-        )
-        return at
+        return self._ask(self._records, grant, store.Entry(grant, rows, shown), size, len(rows) or 1)
 
     async def decide(self, grant: Owned, wait: Wait, rows: Sequence[Record]) -> Stored | None:
         found: Stored | None = await self._ask(self._decisions, grant, (wait, rows))
@@ -206,7 +203,7 @@ class Recorder:
         """If few have come, the loop turns a few times, so that those that the last statement released come too: otherwise
         runs that were started together stay a separate batch."""
         for _ in range(TURNS):
-            if len(self._records) * 4 >= len(self._watched):
+            if len(self._records) * 2 >= len(self._watched):
                 return
             await asyncio.sleep(0)
 

@@ -138,10 +138,15 @@ class Records(ABC):
 
     async def flush(self) -> None:
         """Before a write that does not go through record(), and before the run is put away: records that decide the way of a
-        replay must be written first, and events do not wait for the end of a wait. Writes of others are waited for."""
+        replay must be written first, and neither events nor the value of set_state() wait for the end of a wait. Writes of
+        others are waited for."""
         while self.flushing:
             await self._other_flush()
-        if self.behind or any(row.kind in ("patch", "event") for row in self._pending):
+        if (
+            self.behind
+            or self._shown is not None
+            or any(row.kind in ("patch", "event") for row in self._pending)
+        ):
             under_way = self._begin_flush()
             try:
                 rows = self._drain()
@@ -207,11 +212,11 @@ class Records(ABC):
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self.lost(error)
 
-    async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
+    def _write(self, rows: Sequence[Record], shown: str | None) -> Awaitable[datetime]:
         events: Sequence[NewEvent] = ()
         if self._outgoing:
             events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
-        return await self.journal.record(rows, state=shown, events=events)
+        return self.journal.record(rows, state=shown, events=events)
 
     async def decide(self, wait: Wait) -> Stored | None:
         return await self._taken(lambda rows: self.journal.decide(wait, rows))

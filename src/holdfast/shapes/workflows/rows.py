@@ -4,12 +4,35 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ...store.arrays import int_array, plain_array, text_array
+from ...tasks.payload import quoted
 from .journal import Record
 
 
 def plain_row(row: Record) -> dict[str, object]:
     """Results and errors, which are JSON text, stay text."""
     return {**_plain(row), "result": row.result, "error": row.error}
+
+
+def last_text(rows: Sequence[Record]) -> str | None:
+    """The same of several, `{"rows": [...]}`, put together at once; None: it has what must be looked at."""
+    text = '{"rows":[' + ",".join(map(_text, rows)) + "]}"
+    return text if text.isascii() and "\\u0000" not in text else None
+
+
+def _text(row: Record) -> str:
+    key, kind, outcome, ordinal, result, error, attempts, began, input_hash, linked, ended = row
+    return (
+        f'{{"key":{quoted(key)},"kind":"{kind}","outcome":"{outcome}","attempts":{attempts}'
+        f',"ordinal":{"null" if ordinal is None else ordinal},"began":{"null" if began is None else began}'
+        f',"ended":{_or_null(None if ended is None else ended.isoformat())}'
+        f',"input_hash":{_or_null(None if input_hash is None else input_hash.hex())}'
+        f',"linked":{_or_null(None if linked is None else str(linked))}'
+        f',"result":{_or_null(result)},"error":{_or_null(error)}}}'
+    )
+
+
+def _or_null(value: str | None) -> str:
+    return "null" if value is None else quoted(value)
 
 
 def row_json(row: Record) -> str:

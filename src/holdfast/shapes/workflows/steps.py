@@ -167,7 +167,8 @@ class Attempts:
         core, place = self.core, self.place
         core.journal.begins(place.key, self.kind, place.ordinal, self.began, number)
         limited = self.options.timeout is not None or self.options.deadline is not None
-        task = in_context(self._limited(number) if limited else self._unlimited(number), current, core.loop)
+        body = self._limited(number) if limited else self.attempt(self, number)
+        task = in_context(body, current, core.loop)
         if self.stoppable and self._interruptible():
             core.cancel_with(task)
         made, error = await self._ended(task)
@@ -208,12 +209,6 @@ class Attempts:
         """Whether a cancel of the run ends a running body."""
         return self.cancellable and self.options.on_cancel != "shield"
 
-    async def _unlimited(self, number: int) -> Stored | str:
-        try:
-            return await self.attempt(self, number)
-        except GeneratorExit as error:
-            raise RuntimeError("the step raised GeneratorExit") from error
-
     async def _limited(self, number: int) -> Stored | str:
         left = [self.options.timeout] if self.options.timeout is not None else []
         if self.options.deadline is not None:
@@ -221,7 +216,7 @@ class Attempts:
         limit = asyncio.timeout(min(left))
         try:
             async with limit:
-                return await self._unlimited(number)
+                return await self.attempt(self, number)
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -150,7 +150,7 @@ class SyncWorkflow(SyncSteps):
         return self._line.at_once(self._workflow.uuid)
 
     def set_state(self, state: object) -> None:
-        """The value that run.state() returns: `wf.set_state({"paid": True})`. Written with the next record."""
+        """The value that run.state() returns: `wf.set_state({"paid": True})`. See Workflow.set_state()."""
         self._line.at_once(lambda: self._workflow.set_state(state))
 
     def patched(self, name: str) -> bool:

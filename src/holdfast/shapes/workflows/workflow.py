@@ -232,7 +232,8 @@ class Workflow(Steps):
         return new_way
 
     def set_state(self, state: object) -> None:
-        """The value that run.state() returns: `wf.set_state({"paid": True})`. Written with the next record."""
+        """The value that run.state() returns: `wf.set_state({"paid": True})`. Written with the next record, at the latest
+        when the run waits or ends."""
         scope = self._core.scope("set_state")
         text = dump(state, "state")
         if not scope.lost:
