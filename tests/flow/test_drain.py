@@ -233,7 +233,7 @@ async def test_a_worker_that_is_cancelled_again_and_again_hands_back_everything(
     """As a task group of anyio does it: in every turn of the loop, until the task has ended."""
     gate, started = threading.Event(), list[int]()
     work = _task_of(app, form, "inbox", started, gate)
-    kit = holdfast_kit(app, replace(QUICK, drain=3600.0))  # the second cancellation does not wait for handlers
+    kit = holdfast_kit(app, replace(QUICK, drain=3600.0))  # a second cancellation waits for no handler
     app.enqueue_many(work.job(n) for n in range(8))
     beside = {thread for thread in threading.enumerate() if thread.name == "holdfast-renew"}
     serving = asyncio.create_task(app.run_worker(concurrency=2))
@@ -247,7 +247,9 @@ async def test_a_worker_that_is_cancelled_again_and_again_hands_back_everything(
         assert untouched(kit)
         assert len(kit.sql("SELECT id FROM holdfast.work")) == 8
         assert _registry(kit)["ended"] == "left"
-        assert {t for t in threading.enumerate() if t.name == "holdfast-renew"} <= beside, "nobody renews them"
+        assert {t for t in threading.enumerate() if t.name == "holdfast-renew"} <= beside, (
+            "nobody renews them"
+        )
     finally:
         gate.set()
         await kit.database.aclose()

@@ -64,6 +64,24 @@ async def test_a_cancelled_handler_that_does_not_listen_is_killed(scene: Scene) 
     await scene.kit.database.aclose()
 
 
+async def test_a_worker_that_is_cancelled_again_and_again_leaves_no_child_and_no_thread(scene: Scene) -> None:
+    """As by a task group of anyio, until its task has ended."""
+
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")}
+
+    before = threads()
+    handle = deaf.enqueue("stuck")
+    serving = asyncio.create_task(scene.kit.app.run_worker(concurrency=1))
+    child = await _start(scene)
+    while not serving.done():
+        serving.cancel()
+        await asyncio.sleep(0)
+    await await_until(lambda: is_gone(child) and threads() <= before, "the child and all threads are gone")
+    assert scene.end(handle.id)[:2] == ("pending", 0)
+    await scene.kit.database.aclose()
+
+
 async def test_a_lost_lease_kills_the_child_and_what_it_started(scene: Scene, events: Events) -> None:
     handle = deaf.enqueue("family")
     async with working(scene.kit, concurrency=1):

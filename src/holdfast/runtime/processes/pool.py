@@ -171,9 +171,12 @@ class Pool:
             keepers = list(self._keepers)
         for keeper in keepers:
             keeper.end()
-        await asyncio.to_thread(_join, keepers)
+        await asyncio.to_thread(self._end, keepers)  # goes on when whoever waits for it is cancelled
+
+    def _end(self, keepers: list[ChildThread]) -> None:
+        _join(keepers)
         self._minder.close()
-        await asyncio.to_thread(self._emitter.close, _TELL)
+        self._emitter.close(_TELL)
 
     # Called by keepers, in their threads ----------------------------------------------------------------------------
 
