@@ -30,6 +30,7 @@ from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sig
 from holdfast.web.reading import Reading
 from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
+from holdfast.web.swapping import Names
 from holdfast.web.users import UsersFile
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Site:
         own = f"{secret or secrets.token_hex(32)}\0{name}"  # what is signed for one database is nothing in another
         self.csrf = Csrf(own.encode())
         self.seals = Seals(self.csrf)
+        self.names = Names(self.csrf.sign)
         self.release = own_version()
         self._authorize = authorize
         self._title = title
@@ -208,6 +210,14 @@ class Site:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def page_at(self, path: str) -> tuple[Page, dict[str, str]] | None:
+        """The page that stands at a path, with the parts of it that the page is about."""
+        for page in sorted(self.pages.values(), key=lambda page: "{" in page.path):
+            form = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(page.path))
+            if found := re.fullmatch(form, path):
+                return page, found.groupdict()
+        return None
 
     def menu(self) -> Mapping[str, Sequence[Page]]:
         groups: dict[str, list[Page]] = {"": [], "Work": [], "Flow": [], "System": []}

@@ -194,9 +194,11 @@ async def _look(site: "Site") -> Numbers:
 
 
 def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
-    """A queue that was empty in the last whole look is left to the next: to ask one takes the server some milliseconds, which
-    is mostly planning, and of many queues few have jobs."""
-    empty = {load.name: load for load in rest.found.queues if not any(getattr(load, n).count for n in _COUNTS)}
+    """A queue that was empty in the last whole look is left to the next: to ask one takes the server some milliseconds,
+    which is mostly planning, and of many queues few have jobs."""
+    empty = {
+        load.name: load for load in rest.found.queues if not any(getattr(load, n).count for n in _COUNTS)
+    }
     queues = yield from run(lambda: queue_loads(FEW, FEW_LATER, empty))
     workers = yield from Operator.list_workers.procedure()
     return replace(rest, at=site.now(), found=replace(rest.found, queues=queues), workers=workers)
