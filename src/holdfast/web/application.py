@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -39,7 +39,8 @@ from holdfast.web.guard import Guard
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, Proxies
 from holdfast.web.live import stream
 from holdfast.web.masking import for_role
-from holdfast.web.openapi import describe_api, names_in_api
+from holdfast.web.naming import names_of
+from holdfast.web.openapi import describe_api
 from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
 from holdfast.web.signing_in import sign_in_routes
@@ -274,18 +275,21 @@ def routes(site: Site) -> list[Route]:
             Route(f"/api/v1{one}", guarded(functools.partial(_api_act, site, act)), methods=["POST"]),
         ]
     for page in sorted(site.pages.values(), key=lambda page: "{" in page.path):
-        path = _route_path(page.path)
-        made += [
-            Route(f"/{path}", needs("viewer", site)(functools.partial(_show, site, page)), methods=["GET"]),
-            *(_data(site, page, name) for name in names_in_api(page)),
-        ]
+        for name in names_of(page):
+            made += [
+                _at(site, page, f"/{name}", _show),
+                _at(site, page, f"/api/v1/{name or 'overview'}", _api),
+            ]
     made.append(Route("/{rest:path}", needs("viewer", site)(_nothing), methods=["GET"]))
     return made
 
 
-def _data(site: Site, page: Page, name: str) -> Route:
-    endpoint = functools.partial(_api, site, page)
-    return Route(f"/api/v1/{_route_path(name)}", needs("viewer", site)(endpoint), methods=["GET"])
+def _at(
+    site: Site, page: Page, path: str, answer: Callable[[Site, Page, Call], Awaitable[Response]]
+) -> Route:
+    return Route(
+        _route_path(path), needs("viewer", site)(functools.partial(answer, site, page)), methods=["GET"]
+    )
 
 
 def _route_path(path: str) -> str:

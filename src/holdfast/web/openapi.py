@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.pages import Act, Field, Page
 from holdfast.web.drawing import slug
+from holdfast.web.naming import names_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -22,8 +23,8 @@ _REFUSED = dict.fromkeys(
 def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for page in site.pages.values():
-        for name in names_in_api(page):
-            paths[f"/api/v1/{name}"] = {"get": _page(page, name)}
+        for name in names_of(page):
+            paths[f"/api/v1/{name or 'overview'}"] = {"get": _page(page, name or "overview")}
     paths["/api/v1/operations"]["post"] = _by_name(site)
     for act in site.acts.values():
         paths[f"/api/v1/acts/{slug(act.name)}"] = {"post": _act(act)}
@@ -42,23 +43,6 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
             "schemas": {"Problem": _PROBLEM_SCHEMA, "Page": _PAGE_SCHEMA, "Done": _DONE_SCHEMA},
         },
     }
-
-
-# What else a page's data is called: by what there is in it, where its path is that of a screen.
-_ALSO = {
-    "dead": ("dead/groups",),
-    "keys/{queue}": ("ring/{queue}",),
-    "events": ("subscriptions",),
-    "events/subscriptions/{name}": ("subscriptions/{name}",),
-    "webhooks": ("endpoints",),
-    "jobs/{id}": ("jobs/{id}/explain",),
-    "workflows/{run}": ("workflows/{run}/timeline",),
-}
-
-
-def names_in_api(page: Page) -> tuple[str, ...]:
-    """Longer ones first: the last part of a path may hold slashes."""
-    return (*_ALSO.get(page.path, ()), page.path or "overview")
 
 
 def _page(page: Page, path: str) -> dict[str, Any]:

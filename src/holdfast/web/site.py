@@ -27,6 +27,7 @@ from holdfast.tasks.definition import Definition
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sign_in_of
+from holdfast.web.naming import page_at
 from holdfast.web.reading import Reading
 from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
@@ -213,11 +214,7 @@ class Site:
 
     def page_at(self, path: str) -> tuple[Page, dict[str, str]] | None:
         """The page that stands at a path, with the parts of it that the page is about."""
-        for page in sorted(self.pages.values(), key=lambda page: "{" in page.path):
-            form = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(page.path))
-            if found := re.fullmatch(form, path):
-                return page, found.groupdict()
-        return None
+        return page_at(self.pages.values(), path)
 
     def menu(self) -> Mapping[str, Sequence[Page]]:
         groups: dict[str, list[Page]] = {"": [], "Work": [], "Flow": [], "System": []}
