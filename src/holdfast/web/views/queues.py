@@ -140,7 +140,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
             said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
-        blocks.append(Figures([*counts, ("Oldest that could run", Span(row.oldest))], "Now"))
+        blocks.append(Figures([*counts, ("Longest wait", Span(row.oldest))], "Now"))
     heads = (
         "Task~",
         "Completed#",
