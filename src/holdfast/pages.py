@@ -98,7 +98,7 @@ class Offer:
 class Row:
     cells: Sequence[Cell]
     offers: Sequence[Offer] = ()
-    key: str = ""  # what names the row, for numbers that change in place
+    key: str = ""  # what names the row in its table, so that its numbers change in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +282,7 @@ class Page:
     filters: Sequence[Filter] = ()
     searches: Sequence[str] = ()  # names in its address that search in text that viewers do not read
     takes: Sequence[str] = ()  # names in its address beside its filters. Any other name is refused
+    live: float = 0.0  # seconds between two looks while somebody has it open; 0: it stays as it was read
 
     def names(self) -> tuple[str, ...]:
         """Every name that its query may have."""

@@ -79,7 +79,7 @@ def test_a_run_that_waits_for_one_that_somebody_else_started_is_not_stuck(case: 
         ("DELETE FROM holdfast.workflow_steps", "a signal was taken by a record that is not there"),
         (
             "INSERT INTO holdfast.workflow_history SELECT 0, id, era, now(), '[]', '[]' FROM holdfast.workflow_runs",
-            "its era was folded, and goes on",
+            "its era was folded, and continues",
         ),
         (
             "UPDATE holdfast.workflow_runs SET state = 'failed', ended_at = holdfast.now()",

@@ -221,6 +221,24 @@ def test_next_says_that_it_is_paused(kit: Kit, call: Call) -> None:
     assert call("next", "n").stderr == "note: it is paused, for 0 s, by ann\n"
 
 
+def test_last_slots(kit: Kit, call: Call, refused: Callable[..., str]) -> None:
+    call("add", "h", "--cron", "0 * * * *", "--task", "t")
+    assert len(call("last", "h").stdout.splitlines()) == 1, "its heads"
+    now = stored(kit, "h")["now"]
+    hour = now.replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+    call(
+        "backfill", "h", "--from", (hour - timedelta(hours=3)).isoformat(), "--to", hour.isoformat(), "--yes"
+    )
+    call("run", "h")
+    found = json.loads(call("last", "h", "--json").stdout)["slots"]
+    assert [one["kind"] for one in found] == ["run", "backfill", "backfill", "backfill"]
+    assert {one["job"] for one in found} == {str(job["id"]) for job in kit.jobs("t")}
+    lines = call("last", "h", "-n", "2").stdout.splitlines()
+    assert (len(lines), lines[0].split()) == (3, ["slot", "what", "decided", "job"])
+    assert "'nobody' does not exist" in refused(ConfigurationError, "last", "nobody")
+    assert "must be from 1 to 1000" in refused(ConfigurationError, "last", "h", "-n", "0")
+
+
 # Backfill -----------------------------------------------------------------------------------------------------------
 
 

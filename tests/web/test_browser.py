@@ -15,6 +15,7 @@ from tests.web.troubled import make_trouble, served, shop_app
 
 from holdfast import Holdfast
 from holdfast.operate.operator import Operator
+from holdfast.store.search import JobFilter
 from holdfast.testing import Kit
 from holdfast.web import Identity
 from holdfast.web.application import Dashboard, dashboard
@@ -99,12 +100,29 @@ class Watched:
         self.hosts.add(url.split("/")[2])
 
 
+def _views_of_one(shop: Kit) -> Iterator[str]:
+    """Pages of one thing each, and what is there for nobody."""
+    operator = Operator(shop.database, "test")
+    held = operator.list_jobs(JobFilter(queue="billing")).jobs[0].id
+    yield f"jobs/{held}"
+    yield f"jobs/{operator.list_dead().dead_letters[0].id}"
+    yield f"jobs?peek={held}"
+    yield f"dead?group={operator.group_dead().groups[0].id}"
+    yield "dead?each=1"
+    yield f"workflows/{operator.list_jobs(JobFilter(task='checkout')).jobs[0].id}"
+    yield "events/subscriptions/shop.book"
+    yield "keys/parcels?key=order%3A9182"
+    yield "views"
+
+
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_view_is_quiet_reachable_and_holds_still(chromium: Browser, base: str, look: str) -> None:
+def test_every_view_is_quiet_reachable_and_holds_still(
+    chromium: Browser, base: str, shop: Kit, look: str
+) -> None:
     watched = Watched(chromium, look)
     page = watched.page
     barriers: dict[str, list[str]] = {}
-    for view in VIEWS:
+    for view in (*VIEWS, *_views_of_one(shop)):
         page.goto(f"{base}/{view}")
         page.wait_for_load_state("load")
         assert page.evaluate(SHIFT) < 0.02, f"{view} moves"
@@ -245,6 +263,28 @@ def test_numbers_change_in_place_and_a_selection_stays(chromium: Browser, base: 
     assert page.evaluate("document.querySelector('details').open")
     page.evaluate("document.querySelector('details').open = false")
     assert page.evaluate("document.body.scrollHeight") == height
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_a_page_of_tables_is_live_and_holds_still(chromium: Browser, base: str, shop: Kit) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    page.goto(f"{base}/queues")
+    expect(page.locator("[data-live-state=live]")).to_be_visible()
+    row = page.get_by_role("row", name=re.compile("^mail"))
+    row.get_by_role("button", name="Pause").focus()
+    for n in range(1, 4):
+        shop.app.send("mail.send_receipt", {"order_id": n, "to": "x"}, queue="mail")
+    expect(row.locator("td").nth(1)).to_have_text("3")
+    expect(page.locator('[data-live="page.changed"]')).to_be_hidden()
+    Operator(shop.database, "test").create_queue("letters")
+    expect(page.locator('[data-live="page.changed"]')).to_have_text(re.compile("^1 changed since"))
+    expect(page.get_by_role("row", name=re.compile("^letters"))).to_have_count(0)
+    expect(row.get_by_role("button", name="Pause")).to_be_focused()
+    assert page.evaluate(SHIFT) < 0.02
+    page.locator('[data-live="page.changed"]').click()
+    expect(page.get_by_role("row", name=re.compile("^letters"))).to_have_count(1)
     assert watched.complaints == []
     watched.context.close()
 

@@ -148,6 +148,7 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         ("jobs?state=scheduled", "view save", {"name": "later"}), ("views", "view delete", {}),
         ("jobs?state=scheduled", "view share", {"name": "ours"}), ("views", "view unshare", {}),
         ("acts/doctor-fix?fix=stranded", "doctor fix", {"reason": "a test"}),
+        ("jobs", "enqueue", {"task": "search.reindex", "arguments": '{"product": 3}'}),
         ("schedules", "schedule pause", {}), ("schedules", "schedule resume", {}),
         ("schedules/reindex-often", "schedule run", {}),
         ("schedules/reindex-often", "schedule backfill", {"start": "2026-05-01T00:00Z", "end": "2026-05-01T01:00Z"}),
@@ -162,7 +163,8 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         ("events/subscriptions/order_totals", "subscriptions reset", {"to": "40"}),
         ("projections", "projection rebuild", {}), ("projections", "projection cancel", {}),
         (f"webhooks/{hook}", "webhook pause", {}), (f"webhooks/{hook}", "webhook enable", {}),
-        (f"webhooks/{hook}", "webhook ping", {}), (f"webhooks/{hook}", "webhook rotate", {}),
+        (f"webhooks/{hook}", "webhook ping", {}),
+        (f"webhooks/{hook}", "webhook rotate", {}),
         (f"webhooks/{hook}", "webhook disable", {}), (f"acts/webhook-delete?endpoint={hook}", "webhook delete", {}),
         (f"workflows/{runs['order:11']}", "workflow pause", {}), (f"workflows/{runs['order:11']}", "workflow resume", {}),
         (f"workflows/{runs['order:11']}", "workflow signal", {"signal": "shipped", "payload": '"parcel 7"'}),
@@ -172,10 +174,9 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
     ]  # fmt: skip
     made = serve(shop.app, "kept")
     pressed = {act for _, act, _ in (*first, *then)}
-    # A delivery that can be sent again needs somebody to send it to: test_webhook_pages.py.
-    assert pressed | WHEN_SOMETHING_FAILED | {"workers drain", "webhook redeliver", "undo"} == set(
-        made.site.acts
-    )
+    # Deliveries that can be sent again need somebody to send them to: test_webhook_pages.py.
+    again = {"webhook redeliver", "webhook redeliver-range"}
+    assert pressed | WHEN_SOMETHING_FAILED | again | {"workers drain", "undo"} == set(made.site.acts)
     with served(made) as base:
         mara, vera, omar = (Clicking(chromium, base, who) for who in ("mara", "vera", "omar"))
         vera.page.goto(base)

@@ -155,6 +155,48 @@ async def test_a_schedule_that_cannot_be_is_not_added(shop: Shop, wrong: dict[st
     assert "seal" not in fields(text)
 
 
+async def test_the_page_of_a_schedule_shows_its_last_slots(shop: Shop) -> None:
+    await shop.done(
+        "schedule-add", name="hourly", task="search.reindex", every="1h", payload='{"product": 7}'
+    )
+    assert "It has not fired yet." in await shop.surfer.page("/schedules/hourly")
+    text = await shop.done(
+        "schedule-backfill", name="hourly", start="2026-05-01T00:00+00:00", end="2026-05-01T02:00+00:00"
+    )
+    assert "2 jobs would be enqueued" in text
+    page = await shop.surfer.page("/schedules/hourly")
+    jobs = shop.kit.sql("SELECT job_id FROM holdfast.firings ORDER BY slot DESC")
+    assert page.count("backfilled") == len(jobs) == 2
+    assert page.index(str(jobs[0]["job_id"])) < page.index(str(jobs[1]["job_id"])), "the newest first"
+
+
+# Workers -------------------------------------------------------------------------------------------------------------
+
+
+WORKER = """
+INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release)
+SELECT u.host || ':' || u.pid || ':x', u.host, u.pid, 'alive', holdfast.now(), holdfast.now(), '{inbox}', '{}', 1, ''
+FROM (VALUES ('web-1', 1), ('web-1', 2), ('web-2', 3)) AS u(host, pid)
+"""
+
+
+async def test_the_workers_of_one_host_are_drained(shop: Shop) -> None:
+    shop.kit.sql(WORKER)
+    page = await shop.surfer.page("/workers")
+    assert "Drain web-1…" in page
+    assert "Drain web-2…" not in page, "one worker has a button of its own"
+    text = await shop.done("workers-drain", host="web-1")
+    assert "2 workers would finish or hand back what they run" in text
+    assert "holdfast workers drain --host web-1 --yes" in text
+    states = shop.kit.sql("SELECT host, status FROM holdfast.workers ORDER BY pid")
+    assert [tuple(one.values()) for one in states] == [
+        ("web-1", "draining"), ("web-1", "draining"), ("web-2", "alive")
+    ]  # fmt: skip
+    assert shop.audited() == ("mara", "web", "workers drain")
+    assert "say which workers" in await shop.surfer.page(shop.path("workers-drain", host="web-2", all="1"))
+    assert "no worker runs on host" in await shop.surfer.page(shop.path("workers-drain", host="web-9"))
+
+
 # Events --------------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +252,7 @@ async def test_a_projection_is_rebuilt_and_its_progress_is_shown(full: Shop) -> 
     assert full.audited()[1:] == ("web", "projection rebuild")
     page = await full.surfer.page("/projections")
     assert "order_totals@1" in page
-    assert '0 <span class="muted">of 59</span>' in page
+    assert '0</span> <span class="muted">of 59</span>' in page
     assert "is being rebuilt" in await full.surfer.page(full.path("projection-rebuild", name="order_totals"))
     await full.kit.app.run_worker(until_idle=True)
     await await_until(

@@ -352,7 +352,7 @@ async def test_a_stream_of_a_list_says_how_many_changed(
     monkeypatch.setattr(lists, "EVERY", 0.0)
     monkeypatch.setattr(live, "EVERY", 0.01)
     watch = lists.ListWatch(job_filter({"queue": "mail"}, lambda _: ()), "mail")
-    frames = live._frames(dashboard.site, ["jobs"], (), watch)
+    frames = live._frames(dashboard.site, ["jobs"], (), [watch])
     first = await anext(frames)
     assert json.loads(first.decode().partition("data: ")[2])["jobs.changed"] == ""
     await asyncio.to_thread(kit.app.send, "send", {"order_id": 9}, queue="mail")

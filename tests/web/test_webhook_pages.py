@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.web.surfing import Surfer, made_for
+from tests.web.surfing import Surfer, fields, made_for
 from tests.webhooks.support import STEADY, Site, hooks_of
 
 from holdfast import Holdfast
@@ -42,6 +42,22 @@ async def test_an_endpoint_its_deliveries_and_its_acts(app: Holdfast, kit: Kit, 
     for path in ("webhooks", f"webhooks/{made.id}", f"webhooks/deliveries/{sent.id}"):
         assert "tok_of_theirs" not in await surfer.page(f"/{path}") + await surfer.page(f"/api/v1/{path}")
     assert str(sent.id) not in await surfer.page(f"/webhooks/{made.id}?status=failed")
+    before = len(hooks.deliveries(tenant="acme"))
+    path = "/acts/webhook-redeliver-range"
+    assert "0 events would be" in await surfer.look(f"{path}?endpoint={made.id}", begin="1h")
+    text = await surfer.look(f"{path}?endpoint={made.id}", begin="1h", only="all")
+    assert "1 event would be delivered once more" in text
+    app.publish("order.paid", {"n": 2}, headers={"tenant": "acme"})  # after what was shown
+    await asyncio.to_thread(kit.run_worker)
+    there = len(hooks.deliveries(tenant="acme"))
+    assert there == before + 1
+    assert (await surfer.post(path, fields(text))).status_code == 303
+    await asyncio.to_thread(kit.run_worker)
+    assert len(hooks.deliveries(tenant="acme")) == there + 1, "what came after it was shown is not in it"
+    assert operator.list_audit(limit=1).entries[0].actor == "mara"
+    for begin in ("yesterday", "2026-05-01T00:00", "-3"):
+        text = await surfer.look(f"{path}?endpoint={made.id}", begin=begin)
+        assert "begin must be a position" in text
     assert (await surfer.confirm(f"/acts/webhook-ping?endpoint={made.id}")).status_code == 303
     assert (await surfer.confirm(f"/acts/webhook-redeliver?delivery={sent.id}")).status_code == 303
     csrf = (await surfer.page("/webhooks")).split('name="csrf" value="')[1].split('"')[0]

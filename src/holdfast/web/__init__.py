@@ -23,6 +23,10 @@ signing_in   the pages of sign-in
 assets       style sheet and script
 finder       where a word or an id leads
 live         numbers that change while somebody looks
+naming       what pages are called
+swapping     which parts of a page change in place
+watching     pages of tables while somebody looks at them
+enqueueing   the act that enqueues one job
 openapi      the description of the JSON API
 reading      the database, read-only
 snapshots    one query for all viewers

@@ -256,10 +256,35 @@ def said_before(site: Site, request: Request) -> Notice | None:
 # Programs -----------------------------------------------------------------------------------------------------------
 
 
-async def act_by_api(site: Site, call: Call, act: Act) -> Response:
-    dry = _dry_run(call)
+async def act_by_name(site: Site, call: Call) -> Response:
+    """`{"verb": "jobs retry", "selection": {"queue": "mail"}}`: the same as the act's own address with what is selected."""
     sent = await _body(call)
-    given = fields_of(act, _json(sent, act))
+    asked = _object(sent)
+    if unknown := sorted(set(asked) - {"verb", "selection", WHY}):
+        raise ConfigurationError(
+            f"an operation does not know {unknown[0][:40]!r} (known: verb, selection, reason)"
+        )
+    verb, selection = asked.get("verb"), asked.get("selection", {})
+    act = site.acts.get(verb) if isinstance(verb, str) else None
+    if act is None or not isinstance(selection, dict):
+        raise ConfigurationError(
+            "an operation has a verb, such as jobs retry, and a selection: an object of its fields"
+        )
+    if not call.who.may(act.role):
+        said = f"{act.name} needs the role {act.role}, and {call.who.name} is {call.who.role}"
+        raise Refusal(HTTPStatus.FORBIDDEN, said)
+    reason = {WHY: asked[WHY]} if WHY in asked else {}
+    return await _done_by_api(site, call, act, sent, {**selection, **reason})
+
+
+async def act_by_api(site: Site, call: Call, act: Act) -> Response:
+    sent = await _body(call)
+    return await _done_by_api(site, call, act, sent, _object(sent))
+
+
+async def _done_by_api(site: Site, call: Call, act: Act, sent: bytes, asked: Mapping[str, Any]) -> Response:
+    dry = _dry_run(call)
+    given = fields_of(act, _texts(asked, act))
     if dry:
         found = await preview(site, call, act, given)
         return call.json({"act": act.name, "dry_run": True, "preview": found})
@@ -300,13 +325,17 @@ async def _body(call: Call) -> bytes:
     return body
 
 
-def _json(body: bytes, act: Act) -> dict[str, str]:
+def _object(body: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigurationError("the body must be a JSON object of the act's fields")
+    return found
+
+
+def _texts(found: Mapping[str, Any], act: Act) -> dict[str, str]:
     known = {field.name: field for field in act.fields}
     for name, value in found.items():
         if name in known and not takes(known[name], value):

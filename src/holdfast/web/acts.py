@@ -173,7 +173,22 @@ def _warnings(found: preview.Preview) -> Procedure[list[str]]:
             said.append(f"Queue {load.name} is paused: they would wait.")
         if load.name in queues and (load.oldest_due_seconds or 0) > 60:
             said.append(f"Queue {load.name} is behind: {number(load.pending)} jobs are due before them.")
+        if load.name in queues and load.ordering == "key" and load.on_dead_letter == "skip":
+            said.append(f"Queue {load.name} is ordered: they run after what their keys have waiting by now.")
+    if not (yield from _has_new_worker(found)):
+        said.append("No worker has started since they died. Is what failed them fixed?")
     return said
+
+
+def _has_new_worker(found: preview.Preview) -> Procedure[bool]:
+    """Whether one of those that live began after the last of the examples died. Without either there is nothing to say."""
+    died = [job.finished_at for job in found.sample if job.finished_at is not None]
+    began = [
+        worker.started_at
+        for worker in (yield from Operator.list_workers.procedure())
+        if worker.status == "alive"
+    ]
+    return not died or not began or max(began) > max(died)
 
 
 def _do_dead(verb: Verb, what: str, given: Given, masked_of: Declared) -> Procedure[ActResult]:

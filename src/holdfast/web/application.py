@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,9 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.thresholds import Limits
-from holdfast.operate.search import check_texts
-from holdfast.pages import Act, Page, PageRequest, Pages, View
-from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
+from holdfast.pages import Act, Page, Pages, View
+from holdfast.web.acting import SAID, act_by_api, act_by_form, act_by_name, confirm, said_before
 from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
@@ -26,7 +25,6 @@ from holdfast.web.calls import (
     Call,
     Refusal,
     check_attempts,
-    check_searches,
     failed,
     needs,
     prefix_of,
@@ -35,11 +33,13 @@ from holdfast.web.databases import DATABASE, about, check_names
 from holdfast.web.drawing import plain_text, slug
 from holdfast.web.edit import REVEAL, copy_act, edit_act
 from holdfast.web.engine_acts import ENGINE_ACTS
+from holdfast.web.enqueueing import enqueue_act
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, Proxies
 from holdfast.web.live import stream
 from holdfast.web.masking import for_role
+from holdfast.web.naming import names_of
 from holdfast.web.openapi import describe_api
 from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
@@ -51,6 +51,7 @@ from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
 from holdfast.web.views.overview import numbers_soon
 from holdfast.web.views.saved import view_acts
+from holdfast.web.watching import check_query
 
 PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 
@@ -161,7 +162,7 @@ def dashboard(
             attempts=attempts,
         )
         known = one.tasks.definition
-        of_one = (edit_act(known), copy_act(known), REVEAL)
+        of_one = (enqueue_act(one.tasks), edit_act(known), copy_act(known), REVEAL)
         of_jobs = (*job_acts(site.masked_of), *of_one, *dead_acts(site.masked_of, known))
         site.add(Pages(engine(site), (*of_jobs, UNDO, *ENGINE_ACTS, *view_acts(site))))
         site.add_shapes()
@@ -258,6 +259,13 @@ def routes(site: Site) -> list[Route]:
             "/api/v1/openapi.json", needs("viewer", site)(functools.partial(_openapi, site)), methods=["GET"]
         ),
     ]
+    made.append(
+        Route(
+            "/api/v1/operations",
+            needs("operator", site)(functools.partial(act_by_name, site)),
+            methods=["POST"],
+        )
+    )
     for act in site.acts.values():
         guarded = needs(act.role, site)
         one = f"/acts/{slug(act.name)}"
@@ -267,22 +275,26 @@ def routes(site: Site) -> list[Route]:
             Route(f"/api/v1{one}", guarded(functools.partial(_api_act, site, act)), methods=["POST"]),
         ]
     for page in sorted(site.pages.values(), key=lambda page: "{" in page.path):
-        path = _route_path(page.path)
-        made += [
-            Route(f"/{path}", needs("viewer", site)(functools.partial(_show, site, page)), methods=["GET"]),
-            Route(
-                f"/api/v1/{path or 'overview'}",
-                needs("viewer", site)(functools.partial(_api, site, page)),
-                methods=["GET"],
-            ),
-        ]
+        for name in names_of(page):
+            made += [
+                _at(site, page, f"/{name}", _show),
+                _at(site, page, f"/api/v1/{name or 'overview'}", _api),
+            ]
     made.append(Route("/{rest:path}", needs("viewer", site)(_nothing), methods=["GET"]))
     return made
 
 
+def _at(
+    site: Site, page: Page, path: str, answer: Callable[[Site, Page, Call], Awaitable[Response]]
+) -> Route:
+    return Route(
+        _route_path(path), needs("viewer", site)(functools.partial(answer, site, page)), methods=["GET"]
+    )
+
+
 def _route_path(path: str) -> str:
-    """The last part of a path may hold slashes: names of people may."""
-    return path[:-1] + ":path}" if path.endswith("}") else path
+    """The part that a page is about may hold slashes: names of people may."""
+    return path.replace("}", ":path}")
 
 
 async def _nothing(call: Call) -> Response:
@@ -291,25 +303,11 @@ async def _nothing(call: Call) -> Response:
 
 async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
-    query = call.query(page.names())
-    check_texts({**call.request.path_params, **query})
-    check_searches(call, page.searches, query)
-    _check_choices(page, query)
+    asked = check_query(call, page, dict(call.request.path_params), call.query(page.names()))
     await site.learn_masked()
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
-    return await site.look(
-        page.load(
-            PageRequest(dict(call.request.path_params), query, site.app.tasks, call.who.name, call.who.role)
-        )
-    )
-
-
-def _check_choices(page: Page, query: Mapping[str, str]) -> None:
-    for one in page.filters:
-        said = query.get(one.name, "")
-        if said and one.choices and said not in one.choices:
-            raise ConfigurationError(f"{one.name} must be one of {', '.join(one.choices)}, not {said[:40]!r}")
+    return await site.look(page.load(asked))
 
 
 async def _show(site: Site, page: Page, call: Call) -> Response:

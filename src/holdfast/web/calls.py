@@ -96,8 +96,12 @@ class Call:
 
     def query(self, known: Sequence[str]) -> dict[str, str]:
         """What its address says behind the `?`. A slip in a name would show more than was meant, so it is refused."""
-        given = self.request.query_params.multi_items()
         where = self.request.scope["path"].removeprefix(self.request.scope.get("root_path", ""))
+        return self.known_names(self.request.query_params.multi_items(), known, where)
+
+    def known_names(
+        self, given: Sequence[tuple[str, str]], known: Sequence[str], where: str
+    ) -> dict[str, str]:
         for name, _ in given:
             if name not in known:
                 raise ConfigurationError(_unknown(where, name, known))

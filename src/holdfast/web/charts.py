@@ -1,7 +1,7 @@
 """Pictures of numbers, as shapes with coordinates: the template writes them as SVG. Nothing here is a style."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -115,6 +115,61 @@ class BarChart:
     rows: Sequence[BarRow]
     along: Sequence[Mark]
     width: float
+    folds: Sequence[Rect] = ()  # waits that are drawn shorter than they were
+
+
+_FOLD = 1.0  # seconds of a wait that may be folded
+_FOLDED = 90.0  # width of one, or less where there are many
+
+
+class _Time:
+    """Moments along a line. Where nothing works for longer than all work took, time is folded."""
+
+    def __init__(
+        self, start: datetime, end: datetime, busy: Sequence[tuple[datetime, datetime]], width: float
+    ) -> None:
+        waits = [(a, b) for a, b in _gaps(start, end, busy) if (b - a).total_seconds() > _FOLD]
+        whole = (end - start).total_seconds()
+        works = whole - sum((b - a).total_seconds() for a, b in waits)
+        self.folded = [(a, b) for a, b in waits if busy and (b - a).total_seconds() > works]
+        left = whole - sum((b - a).total_seconds() for a, b in self.folded)
+        narrow = min(_FOLDED, width / 2 / len(self.folded)) if self.folded else 0.0
+        wide = width - narrow * len(self.folded)
+        self._pieces: list[tuple[datetime, float, float, float]] = []  # until when, seconds, from x, to x
+        at, x = start, 0.0
+        for a, b in [*self.folded, (end, end)]:
+            for until, room in (
+                (a, wide * (a - at).total_seconds() / max(left, 1e-3)),
+                (b, narrow if b > a else 0.0),
+            ):
+                self._pieces.append((until, (until - at).total_seconds(), x, x + room))
+                at, x = until, x + room
+
+    def x_of(self, moment: datetime) -> float:
+        for until, seconds, x, to in self._pieces:
+            if moment <= until:
+                back = (until - moment).total_seconds() / seconds if seconds else 0.0
+                return to - min(back, 1.0) * (to - x)
+        return self._pieces[-1][3]
+
+    def at(self, x: float) -> datetime:
+        for until, seconds, begin, to in self._pieces:
+            if x <= to and to > begin:
+                return until - timedelta(seconds=(to - x) / (to - begin) * seconds)
+        return self._pieces[-1][0]
+
+
+def _gaps(
+    start: datetime, end: datetime, busy: Sequence[tuple[datetime, datetime]]
+) -> Iterator[tuple[datetime, datetime]]:
+    """When nothing works."""
+    at = start
+    for began, ended in sorted(busy):
+        if began > at:
+            yield at, began
+        at = max(at, ended)
+    if end > at:
+        yield at, end
 
 
 def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
@@ -126,10 +181,12 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
     ends = [max(bar.ended or bars.now, bar.began) for bar in bars.bars]
     end = max(ends)
     whole = max((end - start).total_seconds(), 1e-3)
+    busy = [(bar.began, until) for bar, until in zip(bars.bars, ends, strict=True) if bar.tone != "sched"]
+    time = _Time(start, end, busy, width - 4)
     rows = []
     for bar, until in zip(bars.bars, ends, strict=True):
-        x = (bar.began - start).total_seconds() / whole * (width - 4)
-        wide = max((until - bar.began).total_seconds() / whole * (width - 4), 3.0)
+        x = time.x_of(bar.began)
+        wide = max(time.x_of(until) - x, 3.0)
         took = span((until - bar.began).total_seconds())
         title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
         rect = Rect(x, 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
@@ -138,11 +195,22 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
     along = [
         Mark(
             part * (width - 4),
-            f"+{span(whole * part)}" if fine and part else clock(start + (end - start) * part, bars.now),
+            f"+{span(whole * part)}" if fine and part else clock(time.at(part * (width - 4)), bars.now),
         )
         for part in (0.0, 0.25, 0.5, 0.75, 1.0)
     ]
-    return BarChart(rows, along, width)
+    folds = [
+        Rect(
+            time.x_of(a),
+            0,
+            time.x_of(b) - time.x_of(a),
+            34,
+            "sunk",
+            f"{span((b - a).total_seconds())}, folded",
+        )
+        for a, b in time.folded
+    ]
+    return BarChart(rows, along, width, folds)
 
 
 # Lines --------------------------------------------------------------------------------------------------------------

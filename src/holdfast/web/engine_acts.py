@@ -204,7 +204,9 @@ def _lift(given: Given) -> Procedure[ActResult]:
 
 
 def _drained(given: Given) -> dict[str, Any]:
-    return {"everyone": True} if means_all(given) else {"ids": words_of(given)}
+    """Those that are named, those of a host, or all. Two of them at once are a mistake."""
+    ids, host = words_of(given), text(given, "host")
+    return {"ids": ids, "host": host, "everyone": means_all(given)}
 
 
 def _preview_drain(given: Given) -> Procedure[Preview]:
@@ -219,6 +221,12 @@ def _preview_drain(given: Given) -> Procedure[Preview]:
 def _drain(given: Given) -> Procedure[ActResult]:
     done = yield from Operator.drain_workers.procedure(**_drained(given))
     return ActResult(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
+
+
+def _drain_words(given: Given) -> list[str]:
+    if host := text(given, "host"):
+        return ["workers", "drain", "--host", host, "--yes"]
+    return ["workers", "drain", *(("--all", "--yes") if means_all(given) else words_of(given))]
 
 
 def _stop_operation(given: Given) -> Procedure[ActResult]:
@@ -305,8 +313,8 @@ ENGINE_ACTS: tuple[Act, ...] = (
         (_QUEUE, Field("key", required=False), Field("all", required=False), _HOW), _release_words, _preview_release),
     Act("keys hold", "Hold…", _hold, (_QUEUE, _KEY, _SPAN, _WHY, _TRIAL), _hold_words, _preview_hold),
     Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
-    Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
-        lambda g: ("workers", "drain", *(("--all", "--yes") if means_all(g) else words_of(g))), _preview_drain),
+    Act("workers drain", "Drain", _drain, tuple(Field(name, required=False) for name in ("ids", "host", "all")),
+        _drain_words, _preview_drain),
     Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
     FIX,
 )  # fmt: skip

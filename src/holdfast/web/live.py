@@ -22,6 +22,7 @@ from holdfast.web.plain import written
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
 from holdfast.web.views.overview import numbers_of
+from holdfast.web.watching import PAGE, PageWatch, watched_page
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -32,24 +33,30 @@ LASTS = 600.0  # seconds of one stream
 MOST_STREAMS = 200
 MOST_EACH = 20  # of one person
 MOST_TOPICS = 5
+Watch = ListWatch | PageWatch
 
 
 async def stream(site: "Site", call: Call) -> Response:
-    """`GET /live?topics=overview,job:ID`, `GET /live?topics=jobs&state=dead`. It sends names and values, never HTML."""
-    query = call.query(("topics", "poll", *JOB_FIELDS))
-    once = query.pop("poll", "")
+    """`GET /live?topics=overview,job:ID`, `?topics=jobs&state=dead`, `?topics=page&page=workers&query=gone%3Dyes`. It sends
+    names and values, never HTML."""
+    query = call.query(("topics", "poll", PAGE, "query", *JOB_FIELDS))
+    once, path, filters = query.pop("poll", ""), query.pop(PAGE, None), query.pop("query", "")
     topics = [word for word in query.pop("topics", "overview").split(",") if word]
     if len(topics) > MOST_TOPICS:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(topics)} topics are too many: {MOST_TOPICS} at most")
     for topic in topics:
-        if topic not in ("overview", JOBS):
+        if topic not in ("overview", JOBS, PAGE):
             _job_of(topic)
     if query and JOBS not in topics:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"a filter is for the topic {JOBS}")
+    if (path is not None) != (PAGE in topics) or (filters and path is None):
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"the topic {PAGE} needs page=, and nothing else takes it")
+    watches: list[Watch] = [] if path is None else [watched_page(call, path, filters)]
     if once:
-        return await _poll(site, call, topics)
+        return await _poll(site, call, topics, watches)
     await site.learn_masked()
-    listed = watched_list(call, query) if JOBS in topics else None
+    if JOBS in topics:
+        watches.append(watched_list(call, query))
     if site.streams.total() >= MOST_STREAMS:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} streams are open. Ask again later")
     if site.streams[call.who.name] >= MOST_EACH:
@@ -57,12 +64,12 @@ async def stream(site: "Site", call: Call) -> Response:
             HTTPStatus.TOO_MANY_REQUESTS, f"{call.who.name} has {MOST_EACH} streams open. Close a page first"
         )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return _Stream(site, call.who.name, _frames(site, topics, _beside(call), listed), headers)
+    return _Stream(site, call.who.name, _frames(site, topics, _beside(call), watches), headers)
 
 
-async def _poll(site: "Site", call: Call, topics: list[str]) -> Response:
+async def _poll(site: "Site", call: Call, topics: list[str], watches: Sequence[Watch]) -> Response:
     """The same once, for a browser whose stream a proxy keeps back, or whom there is no stream for."""
-    values = await values_of(site, [topic for topic in topics if topic != JOBS])
+    values = await values_of(site, topics, watches)
     values |= {f"db.{other.name}": "away" if other.trouble() else "" for other in _beside(call)}
     return Response(written(values), media_type="application/json")
 
@@ -87,7 +94,7 @@ def _job_of(topic: str) -> str:
     kind, _, word = topic.partition(":")
     if kind != "job":
         raise Refusal(
-            HTTPStatus.BAD_REQUEST, f"there is no topic {topic[:60]!r} (known: overview, jobs, job:ID)"
+            HTTPStatus.BAD_REQUEST, f"there is no topic {topic[:60]!r} (known: overview, jobs, page, job:ID)"
         )
     return str(job_id(word))
 
@@ -99,16 +106,14 @@ def _beside(call: Call) -> list["Site"]:
 
 
 async def _frames(
-    site: "Site", topics: list[str], beside: Sequence["Site"] = (), listed: "ListWatch | None" = None
+    site: "Site", topics: list[str], beside: Sequence["Site"] = (), watches: Sequence[Watch] = ()
 ) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     quiet = 0.0
     ends = time.monotonic() + LASTS
     while time.monotonic() < ends:  # a browser reconnects then, and is checked again
         try:
-            values = await values_of(site, [topic for topic in topics if topic != JOBS])
-            if listed is not None:
-                values |= await listed.values(site)
+            values = await values_of(site, topics, watches)
             values |= {f"db.{other.name}": "away" if other.trouble() else "" for other in beside}
             frame = {name: text for name, text in values.items() if sent.get(name) != text}
             event = "values"
@@ -123,11 +128,14 @@ async def _frames(
         await asyncio.sleep(EVERY)
 
 
-async def values_of(site: "Site", topics: list[str]) -> dict[str, str]:
+async def values_of(site: "Site", topics: list[str], watches: Sequence[Watch] = ()) -> dict[str, str]:
     """By the name of an element: its text. All of them are read from what everybody shares."""
     found: dict[str, str] = {}
     for topic in topics:
-        found |= await (_overview(site) if topic == "overview" else _job(site, _job_of(topic)))
+        if topic not in (JOBS, PAGE):
+            found |= await (_overview(site) if topic == "overview" else _job(site, _job_of(topic)))
+    for watch in watches:
+        found |= await watch.values(site)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.pages import Act, Field, Page
 from holdfast.web.drawing import slug
+from holdfast.web.naming import names_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -22,7 +23,9 @@ _REFUSED = dict.fromkeys(
 def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for page in site.pages.values():
-        paths[f"/api/v1/{page.path or 'overview'}"] = {"get": _page(page)}
+        for name in names_of(page):
+            paths[f"/api/v1/{name or 'overview'}"] = {"get": _page(page, name or "overview")}
+    paths["/api/v1/operations"]["post"] = _by_name(site)
     for act in site.acts.values():
         paths[f"/api/v1/acts/{slug(act.name)}"] = {"post": _act(act)}
     return {
@@ -42,7 +45,7 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
     }
 
 
-def _page(page: Page) -> dict[str, Any]:
+def _page(page: Page, path: str) -> dict[str, Any]:
     names = re.findall(r"\{(\w+)\}", page.path)
     choices = {one.name: one.choices for one in page.filters}
     parameters = [{"name": n, "in": "path", "required": True, "schema": _query()} for n in names]
@@ -56,7 +59,7 @@ def _page(page: Page) -> dict[str, Any]:
     }
     return {
         "summary": page.about or page.title,
-        "operationId": f"get_{re.sub('[^a-z]+', '_', page.path or 'overview').strip('_')}",
+        "operationId": f"get_{re.sub('[^a-z]+', '_', path).strip('_')}",
         "parameters": parameters,
         "responses": {
             "200": ok,
@@ -92,6 +95,23 @@ def _act(act: Act) -> dict[str, Any]:
         "parameters": [dry, _KEY],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": ok, **_REFUSED},
+    }
+
+
+def _by_name(site: "Site") -> dict[str, Any]:
+    """Any act, by its name and what it is about."""
+    fields = {
+        "verb": {"enum": sorted(site.acts)},
+        "selection": {"type": "object"},
+        "reason": _PLAIN,
+    }
+    body = {"type": "object", "properties": fields, "required": ["verb"], "additionalProperties": False}
+    made = _act(next(iter(site.acts.values())))
+    return {
+        **made,
+        "summary": "Any act, with the fields of its own address as the selection.",
+        "operationId": "operate",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
     }
 
 

@@ -27,9 +27,11 @@ from holdfast.tasks.definition import Definition
 from holdfast.web.attempts import Attempts
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sign_in_of
+from holdfast.web.naming import page_at
 from holdfast.web.reading import Reading
 from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
+from holdfast.web.swapping import Names
 from holdfast.web.users import UsersFile
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Site:
         own = f"{secret or secrets.token_hex(32)}\0{name}"  # signatures are valid for one database only
         self.csrf = Csrf(own.encode())
         self.seals = Seals(self.csrf)
+        self.names = Names(self.csrf.sign)
         self.release = own_version()
         self._authorize = authorize
         self._title = title
@@ -208,6 +211,10 @@ class Site:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def page_at(self, path: str) -> tuple[Page, dict[str, str]] | None:
+        """The page that stands at a path, with the parts of it that the page is about."""
+        return page_at(self.pages.values(), path)
 
     def menu(self) -> Mapping[str, Sequence[Page]]:
         groups: dict[str, list[Page]] = {"": [], "Work": [], "Flow": [], "System": []}

@@ -171,7 +171,7 @@ class Pool:
             keepers = list(self._keepers)
         for keeper in keepers:
             keeper.end()
-        await asyncio.to_thread(self._end, keepers)  # goes on when whoever waits for it is cancelled
+        await asyncio.to_thread(self._end, keepers)  # continues when its waiter is cancelled
 
     def _end(self, keepers: list[ChildThread]) -> None:
         _join(keepers)

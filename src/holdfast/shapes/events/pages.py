@@ -94,7 +94,10 @@ def _log(asked: PageRequest) -> Procedure[View]:
     pattern = asked.query.get("type") or None
     events = yield from run(lambda: _tail(log, before, pattern))
     rows = [
-        Row((e.position, e.time, Code(e.type), None if e.key is None else Code(e.key), Secret(e.data, 120)))
+        Row(
+            (e.position, e.time, Code(e.type), None if e.key is None else Code(e.key), Secret(e.data, 120)),
+            key=str(e.position),
+        )
         for e in events
     ]
     full = len(events) == LINES
@@ -199,7 +202,8 @@ def _one(asked: PageRequest) -> Procedure[View]:
         Table(_HEADS, [_subscription(row) for row in listed], "Shards" if len(listed) > 1 else "Where it is")
     )
     rows = [
-        Row((f.position, None if f.key is None else Code(f.key), Problem(f.error))) for f in failures[:100]
+        Row((f.position, None if f.key is None else Code(f.key), Problem(f.error)), key=str(f.position))
+        for f in failures[:100]
     ]
     blocks.append(
         Table(("Position#", "Key", "What happened~"), rows, "Events that were not applied", "", "None.")
@@ -293,8 +297,9 @@ PAGES = Pages(
             _has_log,
             (Filter("type", "Type, such as order.*"),),
             takes=("before",),
+            live=2,
         ),
-        Page("events/subscriptions/{name}", "Subscription", _one),
+        Page("events/subscriptions/{name}", "Subscription", _one, live=2),
         Page(
             "projections",
             "Projections",
@@ -303,6 +308,7 @@ PAGES = Pages(
             "projections",
             "A projection keeps tables up to date from events, each exactly once. Declare one: @app.projection(...).",
             _has_projections,
+            live=2,
         ),
     ],
     ACTS,

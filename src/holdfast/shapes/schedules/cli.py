@@ -20,6 +20,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.producing import make_job
 from holdfast.operate.wording import several
 from holdfast.shapes.schedules.backfill import Backfill
+from holdfast.shapes.schedules.store import Decided
 from holdfast.shapes.schedules.verbs import Schedule, ScheduleVerbs, Slot
 
 
@@ -214,6 +215,24 @@ def _print_slots(found: list[Slot], about: Schedule) -> None:
     render.print_table((about.tz, "UTC", "note"), rows)
     if about.paused_seconds is not None:
         typer.echo(f"note: it is paused, for {render.since(about.paused_seconds, about.paused_by)}", err=True)
+
+
+@app.command("last")
+@command(looks=True)
+def last_command(
+    name: NameArgument,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 30,
+    *,
+    operator: Operator,
+) -> Shown[Any]:
+    """Show the last slots, the newest first: whether each fired, when, and the job that it became."""
+    found = _verbs(operator).last_slots(name, count)
+    return Shown(found, _print_last, {"schedule": name, "slots": found})
+
+
+def _print_last(found: list[Decided]) -> None:
+    rows = [[render.moment(s.slot), s.kind, render.moment(s.at), str(s.job or "-")] for s in found]
+    render.print_table(("slot", "what", "decided", "job"), rows)
 
 
 @app.command("backfill")

@@ -33,6 +33,7 @@ from ...tasks.taskset import TaskSet
 from . import verbs
 from .declare import make_spec
 from .spec import MISSED, OVERLAP, Spec
+from .store import Decided
 from .verbs import Schedule
 
 _NAME = Field("name")
@@ -84,6 +85,11 @@ def _one(asked: PageRequest) -> Procedure[View]:
     slots = [
         Row((slot.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), slot.at, slot.note or "")) for slot in ahead
     ]
+    behind = yield from verbs.last_slots(name)
+    past = [
+        Row((slot.slot, _BECAME[slot.kind], slot.at, _job(slot)), key=slot.slot.isoformat())
+        for slot in behind
+    ]
     facts = Facts(
         [
             ("When", one.when),
@@ -102,14 +108,19 @@ def _one(asked: PageRequest) -> Procedure[View]:
         ],
         "Schedule",
     )
-    blocks = [Table((one.tz, "UTC", "Note~"), slots, "Next slots", "", "It fires no more.")]
+    blocks = [
+        Table((one.tz, "UTC", "Note~"), slots, "Next slots", "", "It fires no more."),
+        Table(
+            ("Slot", "What~", "At", "Job"), past, "Last slots", "the newest first", "It has not fired yet."
+        ),
+    ]
     more = (
         "schedule backfill",
         *(("schedule remove",) if one.origin == "operator" or not one.is_declared else ()),
     )
     offers = [*_offers(one), *(Offer(act, {"name": name}) for act in more)]
     crumbs = (Link("Schedules", "schedules"),)
-    data = {"schedule": one, "next": ahead}
+    data = {"schedule": one, "next": ahead, "last": behind}
     return View(
         blocks,
         data,
@@ -119,6 +130,18 @@ def _one(asked: PageRequest) -> Procedure[View]:
         (facts, Text(one.payload, "Payload", one.task)),
         offers,
     )
+
+
+_BECAME: dict[str, State] = {
+    "slot": State("fired", "done"),
+    "run": State("run by hand", "done"),
+    "backfill": State("backfilled", "done"),
+    "skipped": State("skipped", "retry"),
+}
+
+
+def _job(slot: Decided) -> Link | None:
+    return None if slot.job is None else Link(str(slot.job), f"jobs/{slot.job}", code=True)
 
 
 def _in_use() -> Procedure[bool]:
@@ -315,8 +338,9 @@ PAGES = Pages(
             "A schedule enqueues a job again and again, each slot once. "
             'Declare one: app.schedule("0 3 * * *", nightly.job()).',
             _in_use,
+            live=15,
         ),
-        Page("schedules/{name}", "Schedule", _one),
+        Page("schedules/{name}", "Schedule", _one, live=15),
     ],
     [
         Act(

@@ -104,6 +104,11 @@ FROM unnest($2::timestamptz[], $3::uuid[]) AS u(slot, id) WHERE f.schedule = $1 
 -- $1 schedule, $2 slots
 SELECT slot FROM holdfast.firings WHERE schedule = $1 AND slot = ANY ($2::timestamptz[]) ORDER BY slot;
 
+-- name: last_slots
+-- What became of the slots that were decided last, the newest first.
+-- $1 schedule, $2 how many
+SELECT slot, kind, at, job_id FROM holdfast.firings WHERE schedule = $1 ORDER BY slot DESC LIMIT $2;
+
 -- name: schedule_pause
 -- Nothing of it fires from now on; no row: it was paused, or there is none.
 -- $1 name, $2 by whom

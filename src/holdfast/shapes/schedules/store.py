@@ -268,6 +268,20 @@ def decided_slots(name: str, slots: Sequence[datetime]) -> Statement[list[dateti
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """A slot that is over, and what became of it."""
+
+    slot: datetime
+    kind: Kind
+    at: datetime  # when that was decided
+    job: UUID | None
+
+
+def last_slots(name: str, count: int) -> Statement[list[Decided]]:
+    return named("last_slots", (name, count), lambda rows: [Decided(*r) for r in rows])
+
+
+@dataclass(frozen=True, slots=True)
 class Overdue:
     """A schedule whose slot is long past."""
 

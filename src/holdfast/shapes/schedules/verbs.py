@@ -27,7 +27,7 @@ from . import store
 from .backfill import Backfill, backfill, find, find_schedule
 from .declare import make_spec
 from .spec import Kind, Missed, Overlap, Spec
-from .store import Stored
+from .store import Decided, Stored
 from .timing import Timing
 
 ALIVE = 120.0  # seconds since a worker last declared it: more, and no live worker has it
@@ -125,6 +125,11 @@ def next_slots(name: str, count: int = 5) -> Procedure[_Ahead]:
     return (yield from run(lambda: _next(name, count)))
 
 
+def last_slots(name: str, count: int = 30) -> Procedure[list[Decided]]:
+    yield from run(lambda: _found(name, count))
+    return (yield from run(lambda: store.last_slots(name, count)))
+
+
 def fill(
     name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
 ) -> Procedure[Backfill]:
@@ -149,6 +154,7 @@ class ScheduleVerbs(Runner):
     resume = Method(resume)
     run_now = Method(run_now)
     next_slots = Method(next_slots)
+    last_slots = Method(last_slots)
     backfill = Method(fill)
 
 
@@ -377,10 +383,14 @@ def _run(name: str, who: Actor) -> Flow[tuple[Stored, UUID]]:
     return found, job
 
 
-def _next(name: str, count: int) -> Flow[list[Slot]]:
+def _found(name: str, count: int) -> Flow[Stored]:
     if not 1 <= count <= 1000:
         raise ConfigurationError(f"the number of slots must be from 1 to 1000, not {count}")
-    found = yield from find_schedule(name, held=False)
+    return (yield from find_schedule(name, held=False))
+
+
+def _next(name: str, count: int) -> Flow[list[Slot]]:
+    found = yield from _found(name, count)
     return slots_ahead(found.timing, max(found.now, found.decided_to), count)
 
 

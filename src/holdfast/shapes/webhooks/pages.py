@@ -1,27 +1,20 @@
 """Webhooks on the dashboard: which endpoint fails, and the requests to it."""
 
 from typing import Any
-from uuid import UUID
 
 from ...errors import ConfigurationError
-from ...model.duration import parse_duration
-from ...operate.procedure import Procedure, actor, run
+from ...operate.procedure import Procedure, run
 from ...operate.wording import several
 from ...pages import (
-    Act,
-    ActResult,
     Alert,
     Code,
     Facts,
-    Field,
     Filter,
-    Given,
     Link,
     Offer,
     Page,
     PageRequest,
     Pages,
-    Preview,
     Problem,
     Row,
     State,
@@ -30,12 +23,11 @@ from ...pages import (
     View,
 )
 from . import store_acts as statements
-from .acts import Acts, unknown
+from .acts import Acts
 from .model import Delivery, Endpoint, endpoint_of
-from .model import Secret as NewSecret
+from .page_acts import ACTS, coded_acts, read_id, tenant_of
 from .spec import Spec
 
-_ENDPOINT = Field("endpoint")
 _TONES: dict[str, Tone] = {
     "active": "done",
     "paused": "held",
@@ -48,20 +40,13 @@ _TONES: dict[str, Tone] = {
 LINES = 50
 
 
-def _id(word: str) -> UUID:
-    try:
-        return UUID(word)
-    except ValueError:
-        raise ConfigurationError(f"{word[:60]!r} is not the id of an endpoint or a delivery") from None
-
-
 def _state(word: str, note: str | None = None) -> State:
     return State(word, _TONES.get(word, "due"), Problem(note) if note else "")
 
 
 def _list(asked: PageRequest) -> Procedure[View]:
     after = asked.query.get("after") or None
-    found = yield from run(lambda: statements.list_all(None if after is None else _id(after), LINES))
+    found = yield from run(lambda: statements.list_all(None if after is None else read_id(after), LINES))
     endpoints = [endpoint_of(one) for one in found]
     rows = [
         Row(
@@ -95,19 +80,22 @@ def _plain(e: Endpoint) -> dict[str, Any]:
 def _offers(e: Endpoint) -> list[Offer]:
     given = {"endpoint": str(e.id)}
     turn = Offer("webhook pause", given) if e.status == "active" else Offer("webhook enable", given)
-    return [turn, *(Offer(f"webhook {verb}", given) for verb in ("ping", "rotate", "disable"))]
+    return [
+        turn,
+        *(Offer(f"webhook {verb}", given) for verb in ("ping", "redeliver-range", "rotate", "disable")),
+    ]
 
 
 def _one(asked: PageRequest) -> Procedure[View]:
-    endpoint = _id(asked.path["endpoint"])
-    tenant = yield from _tenant(endpoint)
+    endpoint = read_id(asked.path["endpoint"])
+    tenant = yield from tenant_of(endpoint)
     acts = Acts(Spec(), "web")
     found: Endpoint = yield from run(acts.get(endpoint, tenant))
     more: dict[str, Any] = yield from run(acts.details(endpoint, tenant))
     status = asked.query.get("status") or None
     after = asked.query.get("after") or None
     sent: list[Delivery] = yield from run(
-        acts.deliveries(tenant, endpoint, status, None if after is None else _id(after), LINES)
+        acts.deliveries(tenant, endpoint, status, None if after is None else read_id(after), LINES)
     )
     health = more["health"] or {}
     blocks: list[Any] = []
@@ -118,7 +106,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
         Row(
             (Link(str(d.id), f"webhooks/deliveries/{d.id}", code=True), d.created_at, Code(d.event_type), d.cause,
              _state(d.status), d.tries, d.last_status, Problem(d.reason or d.last_error)),
-            (Offer("webhook redeliver", {"delivery": str(d.id)}),) if d.status in ("failed", "delivered") else (),
+            (Offer("webhook redeliver", {"delivery": str(d.id)}),) if d.status in ("failed", "delivered") else (), str(d.id),
         )
         for d in sent
     ]  # fmt: skip
@@ -146,7 +134,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
 
 
 def _delivery(asked: PageRequest) -> Procedure[View]:
-    wanted = _id(asked.path["delivery"])
+    wanted = read_id(asked.path["delivery"])
     tenant: str | None = yield from run(lambda: statements.tenant_of_delivery(wanted))
     if tenant is None:
         raise ConfigurationError(f"there is no delivery {wanted}, or it is no longer kept")
@@ -181,108 +169,8 @@ def _delivery(asked: PageRequest) -> Procedure[View]:
     return View(blocks, found, ("webhook", "delivery", str(wanted)), str(wanted), crumbs, (facts,), offers)
 
 
-def _tenant(endpoint: UUID) -> Procedure[str]:
-    found: str | None = yield from run(lambda: statements.tenant_of(endpoint))
-    if found is None:
-        raise unknown(endpoint, "there is")
-    return found
-
-
 def _in_use() -> Procedure[bool]:
     return bool((yield from run(lambda: statements.list_all(None, 1))))
-
-
-# Acts ---------------------------------------------------------------------------------------------------------------
-
-
-def _become(status: str, said: str) -> Any:
-    def act(given: Given) -> Procedure[ActResult]:
-        endpoint = _id(given["endpoint"])
-        tenant = yield from _tenant(endpoint)
-        who = yield from actor()
-        yield from run(Acts(Spec(), who).update(endpoint, tenant, status=status))
-        return ActResult(f"Endpoint {endpoint} is {said}.", None, f"webhooks/{endpoint}")
-
-    return act
-
-
-def _preview_disable(given: Given) -> Procedure[Preview]:
-    endpoint = _id(given["endpoint"])
-    tenant = yield from _tenant(endpoint)
-    more: dict[str, Any] = yield from run(Acts(Spec(), "web").details(endpoint, tenant))
-    return Preview(
-        f"Nothing more would be sent to it, and {several(more['waiting'], 'delivery', 'deliveries')} cancelled."
-    )
-
-
-def _ping(given: Given) -> Procedure[ActResult]:
-    endpoint = _id(given["endpoint"])
-    tenant = yield from _tenant(endpoint)
-    who = yield from actor()
-    made: Delivery = yield from run(Acts(Spec(), who).ping(endpoint, tenant))
-    return ActResult(f"Ping {made.id} is on its way.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
-
-
-def _redeliver(given: Given) -> Procedure[ActResult]:
-    wanted = _id(given["delivery"])
-    tenant: str | None = yield from run(lambda: statements.tenant_of_delivery(wanted))
-    if tenant is None:
-        raise ConfigurationError(f"there is no delivery {wanted}, or it is no longer kept")
-    who = yield from actor()
-    made: Delivery = yield from run(Acts(Spec(), who).redeliver(wanted, tenant))
-    return ActResult(f"Delivery {made.id} is pending.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
-
-
-def _preview_rotate(given: Given) -> Procedure[Preview]:
-    endpoint = _id(given["endpoint"])
-    found: Endpoint = yield from run(Acts(Spec(), "web").get(endpoint, (yield from _tenant(endpoint))))
-    return Preview(
-        f"{found.url} of {found.tenant} would get a new secret, shown once. The old ones sign beside it for the time below."
-    )
-
-
-def _rotate(given: Given) -> Procedure[ActResult]:
-    endpoint = _id(given["endpoint"])
-    tenant = yield from _tenant(endpoint)
-    who = yield from actor()
-    made: NewSecret = yield from run(Acts(Spec(), who).rotate(endpoint, tenant, _overlap(given)))
-    said = f"Endpoint {endpoint} has a new secret."
-    return ActResult(said, {"endpoint": endpoint, "id": made.id}, f"webhooks/{endpoint}", str(made.value))
-
-
-def _overlap(given: Given) -> float:
-    said = given.get("overlap") or "24h"
-    found = parse_duration(said)
-    if found is None:
-        raise ConfigurationError(f"overlap must be a span such as 24h, or 0, not {said[:40]!r}")
-    return found
-
-
-def _delete(given: Given) -> Procedure[ActResult]:
-    endpoint = _id(given["endpoint"])
-    tenant = yield from _tenant(endpoint)
-    who = yield from actor()
-    yield from run(Acts(Spec(), who).delete(endpoint, tenant))
-    return ActResult(f"Endpoint {endpoint} is deleted.", None, "webhooks")
-
-
-def _preview_delete(given: Given) -> Procedure[Preview]:
-    endpoint = _id(given["endpoint"])
-    tenant = yield from _tenant(endpoint)
-    more: dict[str, Any] = yield from run(Acts(Spec(), "web").details(endpoint, tenant))
-    waiting = several(more["waiting"], "delivery", "deliveries")
-    return Preview(
-        f"Endpoint {endpoint} of {tenant} would be deleted, with its secrets and {waiting} that wait.", 1
-    )
-
-
-def _words(verb: str, field: str = "endpoint") -> Any:
-    return lambda given: (
-        "webhook",
-        verb,
-        given[field],
-        *(("--yes",) if verb in ("disable", "delete") else ()),
-    )
 
 
 PAGES = Pages(
@@ -297,6 +185,7 @@ PAGES = Pages(
             "Declare them: app.webhooks(...).",
             _in_use,
             takes=("after",),
+            live=5,
         ),
         Page("webhooks/deliveries/{delivery}", "Delivery", _delivery),
         Page(
@@ -305,54 +194,9 @@ PAGES = Pages(
             _one,
             filters=(Filter("status", "State", ("pending", "delivered", "failed", "cancelled")),),
             takes=("after",),
+            live=5,
         ),
     ],
-    [
-        Act(
-            "webhook pause", "Pause", _become("paused", "paused"), (_ENDPOINT,), _words("pause"), at_once=True
-        ),
-        Act(
-            "webhook enable",
-            "Enable",
-            _become("active", "active"),
-            (_ENDPOINT,),
-            _words("enable"),
-            at_once=True,
-        ),
-        Act(
-            "webhook disable",
-            "Disable",
-            _become("disabled", "disabled"),
-            (_ENDPOINT,),
-            _words("disable"),
-            _preview_disable,
-        ),
-        Act(
-            "webhook rotate",
-            "New secret",
-            _rotate,
-            (_ENDPOINT, Field("overlap", "The old ones sign for", value="24h", hint="0 after a leak.")),
-            lambda g: ("webhook", "rotate", g["endpoint"], "--overlap", g.get("overlap") or "24h"),
-            _preview_rotate,
-            "admin",
-        ),
-        Act(
-            "webhook delete",
-            "Delete",
-            _delete,
-            (_ENDPOINT,),
-            _words("delete"),
-            _preview_delete,
-            "admin",
-            deletes=True,
-        ),
-        Act("webhook ping", "Ping", _ping, (_ENDPOINT,), _words("ping")),
-        Act(
-            "webhook redeliver",
-            "Redeliver",
-            _redeliver,
-            (Field("delivery"),),
-            _words("redeliver", "delivery"),
-        ),
-    ],
+    ACTS,
+    coded_acts,
 )

@@ -25,7 +25,7 @@ def check_runs(p: Patient) -> Iterator[Finding]:
         )
         fix = [advise("run", verb="cancel", id=run.id) for run in orphans]
         yield Finding("orphan_run", "error", what, fix, _all(orphans))
-    if torn := p.probe.look(troubles.torn()):
+    if torn := p.probe.look(health.torn()):
         what = (
             f"{several(len(torn), 'run')} with rows that contradict each other, among the oldest {OLDEST:,}"
         )

@@ -57,7 +57,7 @@ def orphans() -> Statement[list[ProblemRun]]:
     return named("workflow_orphans", (OLDEST,), _troubled)
 
 
-def torn() -> Statement[list[Troubled]]:
+def torn() -> Statement[list[ProblemRun]]:
     return named("workflow_torn", (OLDEST,), _troubled)
 
 

@@ -281,7 +281,7 @@ ORDER BY c.id LIMIT 100;
 
 -- name: workflow_torn
 -- Runs whose rows contradict each other: a record under a claim that was never given, a signal taken by a record that is not there, an era that was folded and
--- goes on, or records and a job that are there after the end. A job that an operator brought back opens a run that failed or was cancelled again.
+-- continues, or records and a job that are there after the end. A job that an operator brought back opens a run that failed or was cancelled again.
 -- $1 how many
 WITH
 -- with part: workflow_oldest
@@ -294,7 +294,7 @@ FROM (
                             AND NOT EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = o.id AND s.key = g.taken_by))
                    THEN 'a signal was taken by a record that is not there'
                WHEN EXISTS (SELECT FROM holdfast.workflow_history h WHERE h.run_id = o.id AND h.era = o.era)
-                   THEN 'its era was folded, and goes on'
+                   THEN 'its era was folded, and continues'
            END AS trouble
     FROM oldest o
     UNION ALL

@@ -266,9 +266,13 @@
     if (away) away.hidden = true;
     for (const name of Object.keys(values)) {
       const place = one(`[data-live="${CSS.escape(name)}"]`);
-      if (place && place.textContent !== values[name]) place.textContent = values[name];
+      if (place instanceof SVGElement) place.setAttribute("width", values[name]);
+      else if (place && place.textContent !== values[name]) place.textContent = values[name];
     }
   }
+  // A column of numbers keeps the room that it has, whatever they become.
+  const columns = (width) => all("table:has([data-live]) th.num").forEach((head) => { head.style.minWidth = width(head); });
+  addEventListener("resize", () => columns(() => ""));
   const asking = () => `topics=${encodeURIComponent(topics)}${watched.dataset.liveQuery ? `&${watched.dataset.liveQuery}` : ""}`;
   function stop() { source?.close(); source = null; clearInterval(polling); polling = 0; }
   // A proxy may keep a stream back, and the server has a bound for them. Then it is asked now and then, and a stream is tried again later.
@@ -286,6 +290,7 @@
   }
   function start() {
     if (!topics || source || document.hidden) return;
+    if (innerWidth > 760) columns((head) => `${head.offsetWidth}px`);
     source = new EventSource(`${prefix}/live?${asking()}`);
     const mine = source;
     let heard = false;

@@ -9,7 +9,7 @@ from holdfast.operate.procedure import Procedure
 from holdfast.pages import Given, Offer, Page, PageRequest, View
 from holdfast.store.dead import Facet
 from holdfast.web.filters import DEAD_FIELDS, dead_filter, options, text
-from holdfast.web.views.drawn import Drawn
+from holdfast.web.views.drawn import Drawn, filters_for
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -23,6 +23,7 @@ FILTERS = (
     ("newer_than", "Died within", "15m, 2h, 3d"),
     ("older_than", "Died longer ago", "15m, 2h, 3d"),
 )
+SELDOM = ("key", "tag", "older_than")
 LINES = 20
 FIRST = 5  # that are tried before the rest
 
@@ -53,7 +54,7 @@ def page(site: "Site") -> Page:
             "group": group,
             "each": each,
             "letters": letters,
-            "filters": FILTERS,
+            **filters_for(asked, FILTERS, SELDOM, ("error",)),
             "given": others,
             "total": sum(one.count for one in groups.groups),
             "after": after,

@@ -1,12 +1,12 @@
 """The common parts of the engine's pages: their templates, words and colours of states."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.model import state
 from holdfast.operate.procedure import Step
-from holdfast.pages import State, Tone, View
+from holdfast.pages import PageRequest, State, Tone, View
 from holdfast.store.show import JobLine
 
 T = TypeVar("T")
@@ -32,6 +32,20 @@ class Drawn(View):
 
     template: str = "view.html"
     context: Mapping[str, Any] = field(default_factory=dict)
+
+
+Named = tuple[str, str, str]  # a filter: name, label, example
+
+
+def filters_for(
+    asked: PageRequest, known: Sequence[Named], seldom: Collection[str], searches: Collection[str]
+) -> dict[str, list[Named]]:
+    """Those that this role may use: the usual ones first. `searches` look in what a viewer does not read."""
+    mine = [one for one in known if asked.role != "viewer" or one[0] not in searches]
+    return {
+        "usual": [one for one in mine if one[0] not in seldom],
+        "seldom": [one for one in mine if one[0] in seldom],
+    }
 
 
 def later(make: Callable[[], Awaitable[T]]) -> Step[T]:

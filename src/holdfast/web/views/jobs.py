@@ -15,7 +15,7 @@ from holdfast.pages import Page, PageRequest, State, View
 from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
-from holdfast.web.views.drawn import Drawn, job_state, later
+from holdfast.web.views.drawn import Drawn, filters_for, job_state, later
 from holdfast.web.views.overview import OLD, Numbers, numbers_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ FILTERS = (
     ("newer_than", "Created within", "15m, 2h, 3d"),
     ("older_than", "Created longer ago", "15m, 2h, 3d"),
 )
+SELDOM = ("worker", "tag", "min_attempts", "field", "older_than")
 _TABS = (
     ("", "All", ""),
     (state.PROCESSING, "Running", "run"),
@@ -68,7 +69,7 @@ def page(site: "Site") -> Page:
             "jobs": [(job, job_state(job)) for job in found.jobs],
             "tabs": [(word, label, tone, _count(numbers, word)) for word, label, tone in _TABS],
             "state": given.get("state", ""),
-            "filters": FILTERS,
+            **filters_for(asked, FILTERS, SELDOM, JOB_SEARCHES),
             "given": given,
             "after": after,
             "peek": peeked,

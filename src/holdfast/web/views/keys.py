@@ -57,7 +57,8 @@ def pages(site: "Site") -> list[Page]:
                 ("Key", "Queue", "Share of what is due", "Jobs#", "Finished last minute#", ""),
                 [
                     Row((_key(k.queue, k.key), Link(k.queue, f"queues/{k.queue}"), _share(k),
-                         None if k.jobs is None else number(k.jobs), k.finished, "hot" if k.hot else ""))
+                         None if k.jobs is None else number(k.jobs), k.finished, "hot" if k.hot else ""),
+                        key=f"{k.queue}:{k.key}")
                     for k in hot
                 ],
                 "Keys with the most work",
@@ -82,8 +83,10 @@ def pages(site: "Site") -> list[Page]:
         return (yield from _keys_of(name, text(asked.query, "after"), text(asked.query, "worker") or ""))
 
     return [
-        Page("keys", "Keys and ring", every, "Work", "ring"),
-        Page("keys/{queue}", "Keys", queue, filters=(Filter("key", "Key"),), takes=("after", "worker")),
+        Page("keys", "Keys and ring", every, "Work", "ring", live=5),
+        Page(
+            "keys/{queue}", "Keys", queue, filters=(Filter("key", "Key"),), takes=("after", "worker"), live=5
+        ),
     ]
 
 
@@ -147,7 +150,8 @@ def _ring(report: RingReport) -> Table:
                 w.seat,
                 Use(w.buckets, report.buckets, "run"),
                 _if_gone(report, w),
-            )
+            ),
+            key=w.worker,
         )
         for w in report.workers
     ]
@@ -185,7 +189,8 @@ def _keys_of(queue: str, after: str | None, worker: str) -> Procedure[View]:
                 state_word(k.state),
                 k.due_at,
                 Problem(k.note),
-            )
+            ),
+            key=k.key,
         )
         for k in found.keys
     ]
@@ -204,7 +209,7 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
     stream = yield from Operator.show_key.procedure(queue, key)
     rows = [
         Row((j.sequence, Link(j.task, f"jobs/{j.id}"), state_word(j.state), f"{j.attempts}/{j.max_attempts}", j.due_at,
-             None if j.worker is None else Code(j.worker), Problem(j.note)))
+             None if j.worker is None else Code(j.worker), Problem(j.note)), key=str(j.id))
         for j in stream.front
     ]  # fmt: skip
     heads = ("Sequence#", "Task", "State", "Attempts", "Due", "Worker", "Note~")

@@ -68,7 +68,7 @@ def page(site: "Site") -> Page:
                 ("Key", "Queue", "Until", "Why~"),
                 [
                     Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, Problem(h.reason) if h.reason else None),
-                        (Offer("keys lift", {"queue": h.queue, "key": h.key}),))
+                        (Offer("keys lift", {"queue": h.queue, "key": h.key}),), f"{h.queue}:{h.key}")
                     for h in held.holds
                 ],
                 "Held keys",
@@ -78,7 +78,7 @@ def page(site: "Site") -> Page:
         ]  # fmt: skip
         return View(blocks, {"rules": rules, "tasks": tasks, "held": held}, ("task", "list"))
 
-    return Page("limits", "Limits, breakers", load, "Work", "limits")
+    return Page("limits", "Limits, breakers", load, "Work", "limits", live=2)
 
 
 def _task(task: TaskLine) -> Row:

@@ -48,8 +48,18 @@ _ABOUT = (
 def pages(site: "Site") -> list[Page]:
     filters = (Filter("state", "State", STATES),)
     return [
-        Page("operations", "Operations", _list, "System", "play", _ABOUT, filters=filters, takes=("after",)),
-        Page("operations/{id}", "Operation", _one),
+        Page(
+            "operations",
+            "Operations",
+            _list,
+            "System",
+            "play",
+            _ABOUT,
+            filters=filters,
+            takes=("after",),
+            live=2,
+        ),
+        Page("operations/{id}", "Operation", _one, live=1),
     ]
 
 

@@ -74,8 +74,8 @@ def pages(site: "Site") -> list[Page]:
         return (yield from _one(site, asked.path["queue"], text(asked.query, "history") or "1h"))
 
     return [
-        Page("queues", "Queues", every, "Work", "queues"),
-        Page("queues/{queue}", "Queue", one, takes=("history",)),
+        Page("queues", "Queues", every, "Work", "queues", live=2),
+        Page("queues/{queue}", "Queue", one, takes=("history",), live=5),
     ]
 
 
@@ -140,7 +140,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
             said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
-        blocks.append(Figures([*counts, ("Oldest that could run", Span(row.oldest))], "Now"))
+        blocks.append(Figures([*counts, ("Longest wait", Span(row.oldest))], "Now"))
     heads = (
         "Task~",
         "Completed#",
@@ -153,7 +153,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
     )
     tasks = [
         Row((Link(t.task or "", "jobs", {"queue": name, "task": t.task or ""}), t.completed, t.failed, t.dead,
-             Span(t.mean_run), Span(t.max_run), Span(t.mean_wait), Span(t.max_wait)))
+             Span(t.mean_run), Span(t.max_run), Span(t.mean_wait), Span(t.max_wait)), key=t.task or "")
         for t in stats.tasks
     ]  # fmt: skip
     blocks.append((yield from _history(name, history)))

@@ -1,7 +1,6 @@
 """Views that were saved: a page and its filter under a name, and the acts that save and delete them."""
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
@@ -41,19 +40,10 @@ def _row(view: SavedView) -> Row:
     return Row(cells, (Offer(act, {"id": str(view.id)}, "Delete…"),), key=str(view.id))
 
 
-def page_of(site: "Site", path: str) -> Page | None:
-    """The page that stands at a path."""
-    for known in sorted(site.pages.values(), key=lambda page: "{" in page.path):
-        parts = re.split(r"\{[^}]*\}", known.path)
-        if re.fullmatch(".+".join(re.escape(part) for part in parts), path):
-            return known
-    return None
-
-
 def may_open(site: "Site", view: SavedView, role: str) -> bool:
     """A search may quote text that a viewer may not read."""
-    found = page_of(site, view.page)
-    return found is not None and (role != "viewer" or not set(view.query) & set(found.searches))
+    found = site.page_at(view.page)
+    return found is not None and (role != "viewer" or not set(view.query) & set(found[0].searches))
 
 
 # Acts ---------------------------------------------------------------------------------------------------------------
@@ -98,9 +88,10 @@ def _query(site: "Site", given: Given) -> Mapping[str, str]:
     path, text = given["page"].strip("/"), given.get("query", "")
     if len(path) > _LONGEST or len(text) > _LONGEST:
         raise ConfigurationError(f"a view has an address of at most {_LONGEST:,} characters")
-    found = page_of(site, path)
-    if found is None:
+    at = site.page_at(path)
+    if at is None:
         raise ConfigurationError(f"there is no page {path[:80]!r} to save a view of")
+    found, _ = at
     try:
         pairs = parse_qsl(text, keep_blank_values=False, max_num_fields=50)
     except ValueError:

@@ -1,6 +1,7 @@
 """Workers: which are alive, what they run, whether they are well."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.vitals import Vitals
@@ -32,7 +33,7 @@ _HEADS = (
     "Worker",
     "Host",
     "State",
-    "Heard of#",
+    "Heartbeat#",
     "Running",
     "Memory#",
     "Loop lag#",
@@ -42,6 +43,7 @@ _HEADS = (
     "Release",
     "Since",
 )
+MOST_HOSTS = 4  # that are offered as a whole
 _HELD = ("Worker", "Job", "Task~", "Queue", "Held for#", "Lease left#", "Attempts#")
 
 
@@ -74,11 +76,18 @@ def page(site: "Site") -> Page:
             blocks.append(Table(heads, vanished, "Lost in the last hour"))
         data = {"workers": found, "running": held.rows, "lost": lost.rows}
         words = ("workers", "list", *(("--all",) if gone else ()))
-        offers = (Offer("workers drain", {"all": "1"}, "Drain all…"),) if found else ()
-        return View(blocks, data, words, offers=offers)
+        return View(blocks, data, words, offers=_drains(found))
 
     filters = (Filter("gone", "Also those that are gone", ("yes",)),)
-    return Page("workers", "Workers", load, "Work", "workers", filters=filters)
+    return Page("workers", "Workers", load, "Work", "workers", filters=filters, live=2)
+
+
+def _drains(found: Sequence[WorkerLine]) -> list[Offer]:
+    """All of them, or those of a host that has several."""
+    hosts = Counter(worker.host for worker in found if worker.status == "alive")
+    some = [host for host, count in hosts.items() if count > 1][:MOST_HOSTS] if len(hosts) > 1 else []
+    offers = [Offer("workers drain", {"host": host}, f"Drain {host}…") for host in some]
+    return [*offers, Offer("workers drain", {"all": "1"}, "Drain all…")] if found else []
 
 
 def _held(line: Mapping[str, Any]) -> Row:
@@ -91,7 +100,7 @@ def _held(line: Mapping[str, Any]) -> Row:
         Span(line["lease_left_seconds"]),
         line["attempts"],
     )
-    return Row(cells)
+    return Row(cells, key=str(line["job_id"]))
 
 
 def _vitals(found: Vitals | None) -> tuple[Cell, ...]:
