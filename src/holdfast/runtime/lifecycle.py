@@ -104,8 +104,8 @@ class Lifecycle:
             await self._to_the_end(asyncio.create_task(self._drain(), name="holdfast drain"))
 
     async def _to_the_end(self, draining: asyncio.Task[None]) -> None:
-        """A second cancellation of the worker means that it should hurry, as a second signal does; a task group may cancel in
-        every turn of the loop. Jobs of an unfinished drain would be renewed for ever, and run by nobody."""
+        """A second cancellation of the worker means that it should hurry, as a second signal does; a task group may cancel
+        in every turn of the loop. Jobs of an unfinished drain would be renewed for ever, and run by nobody."""
         again: asyncio.CancelledError | None = None
         while not draining.done():
             try:
