@@ -96,7 +96,7 @@ async def confirm_lost(server: Broker, _: Transport) -> None:
     wire = Wire()
     transport: Transport = optional(server, "behind")(wire.lead_to)
     try:
-        to = await destination_of(server, "lost")
+        to = await destination_of(server, "unconfirmed")
         messages = [message_to(to, n, f"k{n % 3}") for n in range(1, 13)]
         sender = Sender(transport)
         await sender.send(messages[:6])

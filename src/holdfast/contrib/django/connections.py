@@ -31,7 +31,7 @@ def _begin() -> None:
     close_old_connections()
 
 
-class _LastWords:
+class _HeldConnections:
     """Closes the connections of a thread when the thread ends. Django leaves that to the garbage collector: until it comes,
     no test runner can drop its database."""
 
@@ -47,7 +47,7 @@ class _LastWords:
 
 class _OfThread(threading.local):
     def __init__(self) -> None:  # in each thread
-        self.last_words = _LastWords()
+        self.held = _HeldConnections()
 
 
 _of_thread = _OfThread()
@@ -61,7 +61,7 @@ def usable_connections() -> Iterator[None]:
         yield
     finally:
         close_old_connections()
-        _of_thread.last_words.connections = list(connections.all(initialized_only=True))
+        _of_thread.held.connections = list(connections.all(initialized_only=True))
 
 
 threads = Threads(_begin, close_old_connections)  # of async handlers
