@@ -94,7 +94,7 @@ def test_a_run_that_waits_for_one_that_somebody_else_started_is_not_stuck(case: 
         ),
     ],
 )
-def test_rows_of_a_run_that_contradict_each_other_are_found(case: Case, broken: str, trouble: str) -> None:
+def test_torn_run(case: Case, broken: str, trouble: str) -> None:
     """I1, I2, I4 and I7 of a run; the three checks above are I4, I5, I6 and I8."""
     run = started(case, "order:6")
     case.sql("UPDATE holdfast.work SET lease_generation = 1")

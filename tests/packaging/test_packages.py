@@ -205,6 +205,7 @@ BEHIND = {
     "db/guests/sqlalchemy.py": "brought by the user's connection",
     "contrib/alembic.py": "brought by alembic, whose own import says it",
     "contrib/celery.py": "brought by the user's task",
+    "contrib/nats_source.py": "contrib/nats_client.py",
     "testing/plugin.py": "loaded by pytest",
     "shapes/events/contracts/schemas.py": "brought by the user's type",
     "shapes/events/contracts/rules.py": "brought by the user's type",

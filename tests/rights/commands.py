@@ -17,7 +17,7 @@ from holdfast.store.workers import register
 READS = (
     "status", "top --times 1", "explain {later}", "doctor", "audit", "operations list", "operations show {begun}", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "keys limits", "queue list",
-    "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
+    "queue show ordered", "task list", "schedule list", "schedule last tick", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
     "received list", "received show legacy m1", "webhook list", "webhook show {hook}", "webhook deliveries {hook}", "webhook delivery {ping}", "workflow list", "workflow show {run}", "workflow timeline {run}", "workflow check --app tests.rights.commands:declared --workflow none", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip

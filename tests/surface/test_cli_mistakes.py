@@ -130,8 +130,8 @@ archive search, archive show, audit, dead list, dead show, doctor, events lag, e
 explain, group list, group show, jobs list, jobs show, keys blocked, keys held, keys hot, keys limits, keys list,
 keys show, migrate plan, migrate status,
 operations list, operations show, projection failures, projection list, queue list, queue show, received list,
-received show, ring, runbook, schedule list, schedule next, stats, status, subscriptions failures, subscriptions list,
-subscriptions show, top, webhook deliveries, webhook delivery, webhook list, webhook show, workers,
+received show, ring, runbook, schedule last, schedule list, schedule next, stats, status, subscriptions failures,
+subscriptions list, subscriptions show, top, webhook deliveries, webhook delivery, webhook list, webhook show, workers,
 workers list, workflow list, workflow show, workflow timeline
 """
 

@@ -112,6 +112,7 @@ def test_under_load_a_list_keeps_its_rows_its_selection_and_what_is_typed(
         for key in ("j", "x", "j", "j", "Shift+X"):
             page.keyboard.press(key)
         expect(page.locator("[data-count]")).to_have_text("3")
+        page.get_by_text("More filters").click()
         page.locator("input[name=tag]").fill("half-typ")
         ids = rows.evaluate_all(ROWS)
         page.evaluate(WATCH)

@@ -62,6 +62,7 @@ def test_somebody_signs_in_finds_a_job_by_a_field_and_signs_out(
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(f"{base}/jobs?state=dead_letter")
     page.goto(f"{base}/jobs?task=reports.render")
+    page.get_by_text("More filters").click()
     page.get_by_label("In the payload").fill("month=2026-05")
     page.get_by_role("button", name="Filter").click()
     expect(page).to_have_url(re.compile("field=month%3D2026-05"))
