@@ -191,8 +191,8 @@ def test_the_command_asks_first_and_names_what_loses_its_place(
     here = ["-a", "new_checkout:app"]
     assert refused().startswith("no app was named")
     assert refused(*here) == (
-        "this would let run order:1 of checkout continue with 1 record without a place: charge. Say so: --yes (or look first: "
-        "--dry-run)"
+        "this would let run order:1 of checkout continue with 1 record without a place: charge. Say so: --yes (or look"
+        " first: --dry-run)"
     )
     result = CliRunner().invoke(cli, [*words, *here, "--dry-run"])
     assert result.stdout == "Run order:1 of checkout would continue with 1 record without a place: charge.\n"
