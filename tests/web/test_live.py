@@ -40,6 +40,28 @@ async def test_a_hundred_who_look_cost_one_look() -> None:
     assert await made.get("overview", 60, look) == 3
 
 
+async def test_what_took_long_to_read_lasts_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, looks = 100.0, 0
+    monkeypatch.setattr("holdfast.web.snapshots.time.monotonic", lambda: now)
+    made = Snapshots()
+
+    async def look() -> int:
+        nonlocal looks, now
+        looks, now = looks + 1, now + 0.04
+        return looks
+
+    assert await made.get("quick", 1, look, share=0.02) == 1
+    now += 1.9
+    assert await made.get("quick", 1, look, share=0.02) == 1, "40 ms are 2 % of two seconds"
+    assert await made.get("quick", 1, look) == 2, "another topic would ask each second"
+    now += 2.1
+    assert await made.get("quick", 1, look, share=0.02) == 3
+    now += 4.9
+    assert await made.get("quick", 1, look, share=0.0001) == 3
+    now += 0.2
+    assert await made.get("quick", 1, look, share=0.0001) == 4, "data last five seconds at most"
+
+
 async def test_one_who_goes_away_takes_nothing_from_the_others() -> None:
     made, gate = Snapshots(), asyncio.Event()
 

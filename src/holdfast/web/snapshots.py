@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _KEPT = 500  # topics
 FAILED = 2.0  # seconds for which a failure is returned, before the next query
+LONGEST = 5.0  # seconds for which data last at most because their query took long
 
 
 @dataclass(slots=True)
 class _Kept:
     value: Any
     at: float  # on the clock of this process
+    took: float  # seconds of the query
     generation: int  # the number of acts when the query began
 
 
@@ -29,12 +31,20 @@ class Snapshots:
         self.looks = 0
 
     async def get(
-        self, topic: str, lasts: float, look: Callable[[], Awaitable[T]], meanwhile: float = 0.0
+        self,
+        topic: str,
+        lasts: float,
+        look: Callable[[], Awaitable[T]],
+        meanwhile: float = 0.0,
+        *,
+        share: float = 1.0,
     ) -> T:
         """The data of the topic, at most `lasts` seconds old. Older data serve for `meanwhile` seconds more, while
-        a new query runs."""
+        a new query runs. Data whose query took long last longer, so that queries take at most `share` of the time."""
         kept = self._kept.get(topic)
         fresh = kept is not None and kept.generation == self._generation
+        if kept is not None and share < 1:
+            lasts = max(lasts, min(kept.took / share, LONGEST))
         age = time.monotonic() - kept.at if kept is not None else 0.0
         if kept is not None and fresh and age < lasts + meanwhile:
             if age >= lasts and not self._failed_lately(topic):
@@ -68,14 +78,15 @@ class Snapshots:
     def _begin(self, topic: str, look: Callable[[], Awaitable[Any]]) -> "asyncio.Future[Any]":
         under_way = self._under_way.get(topic)
         if under_way is None or under_way.get_loop() is not asyncio.get_running_loop():
-            generation = self._generation
+            generation, began = self._generation, time.monotonic()
             under_way = asyncio.ensure_future(look())
             self._under_way[topic] = under_way
-            under_way.add_done_callback(lambda done: self._keep(topic, done, generation))
+            under_way.add_done_callback(lambda done: self._keep(topic, done, generation, began))
         return under_way
 
-    def _keep(self, topic: str, done: "asyncio.Future[Any]", generation: int) -> None:
+    def _keep(self, topic: str, done: "asyncio.Future[Any]", generation: int, began: float) -> None:
         self.looks += 1
+        now = time.monotonic()
         if self._under_way.get(topic) is done:
             del self._under_way[topic]
         if done.cancelled():
@@ -84,10 +95,10 @@ class Snapshots:
         if generation != self._generation:  # it may have read what was there before somebody acted
             return
         if error is not None:
-            self._failed[topic] = (error, time.monotonic())
+            self._failed[topic] = (error, now)
         else:
             self._failed.pop(topic, None)
-            self._kept[topic] = _Kept(done.result(), time.monotonic(), generation)
+            self._kept[topic] = _Kept(done.result(), now, now - began, generation)
         for kept in (self._kept, self._failed):
             while len(kept) > _KEPT:
                 del kept[next(iter(kept))]
