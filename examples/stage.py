@@ -39,7 +39,7 @@ class Fleet:
         self._told: set[str] = set()  # to leave
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """A second start under one name goes on in its log."""
+        """A second start under one name continues its log."""
         with (self._logs / f"{name}.log").open("ab") as log:
             # A session of its own: Ctrl-C is for the demo, which then stops its processes in good order.
             self._processes[name] = subprocess.Popen(

@@ -1,7 +1,7 @@
 """Remove each guard in turn and see its test fail: tests/mutants.toml.
 
 `python scripts/mutants.py --only settle` runs those whose file, text or reason contains the word. Verdicts are kept in
-.mutants: a run that was interrupted goes on where it stopped, as long as no file has changed.
+.mutants: a run that was interrupted continues where it stopped, as long as no file has changed.
 """
 
 import argparse

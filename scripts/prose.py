@@ -30,9 +30,6 @@ PHRASES = {
     r"\btakes? along\b": "includes",
     r"\bdearer\b": "more expensive",
     r"\bmakes? good a\b": "catches up",
-}
-# For the pages that users read, and for src. ADRs, claims and the pages of figures still have some of them.
-PAGE_PHRASES = {
     r"(?<!overview, )\b(?:[Ii]ts|[Ee]ach|[Ee]very|[Oo]ne|[Aa]) looks?\b(?! like|-up)": "read, query, poll or check",
     r"\bgo(?:es)? on\b(?! writing)": "continue",
     r"\bwent on\b": "continued",
@@ -56,8 +53,8 @@ PAGE_PHRASES = {
     r"\bmade good\b": "made up for",
     r"\blooked (?:at|through|over) again\b": "read again, checked again",
 }
-# For the pages alone: in src they are names, or Holdfast's own things beside the user's.
-TEXT_PHRASES = {
+# For the pages that users read: elsewhere they are names, or Holdfast's own things beside the user's.
+PAGE_PHRASES = {
     r"\bof (?:yours|ours)\b": "your, Holdfast's",
     r"\bbur(?:y|ied|ies)\b": "becomes a dead letter",
 }
@@ -83,11 +80,7 @@ def name(path: Path) -> str:
 
 def phrases(where: str, text: str) -> Iterator[str]:
     page = where.endswith(".md") and not where.startswith(NOT_PAGES)
-    applies = {
-        **PHRASES,
-        **(PAGE_PHRASES if page or where.startswith("src/") else {}),
-        **(TEXT_PHRASES if page else {}),
-    }
+    applies = {**PHRASES, **(PAGE_PHRASES if page else {})}
     if where.endswith(".sql"):
         text = without_bodies(text)
     for pattern, better in applies.items():

@@ -118,6 +118,6 @@ def verdict_lines(books: Books, wrong: list[str], killed: int) -> list[str]:
         f"  inside      {books.reserved_twice} reserved twice, {books.searched_wrong} wrong in the search",
         f"  outside     {books.repeats} calls repeated by {killed} kills, each with its key and a higher fence",
         f"  recorded    {books.after_record} steps ran again after their record",
-        f"  taken over  {books.taken_over} runs went on in another worker where the first had stopped",
+        f"  taken over  {books.taken_over} runs continued in another worker where the first had stopped",
     ]
     return [*lines, "Every promise held." if not wrong else f"BROKEN: {'; '.join(wrong)}"]

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from holdfast import ConfigurationError, Holdfast, NoDatabase
 from holdfast.cli import app as cli
 from holdfast.cli import main
 from holdfast.cli.dev import sample_enqueue
-from holdfast.cli.reloading import changed, python_files
+from holdfast.cli.reloading import _Stop, changed, python_files, run_reloading
 from holdfast.db.embedded import default_path, stop
 from holdfast.testing import Kit
 
@@ -127,6 +127,31 @@ def test_reload_on_save(kit: Kit, tmp_path: Path) -> None:
     finally:
         dev.send(signal.SIGINT)
         assert dev.end(60) == 0, dev.err
+
+
+def test_a_signal_that_comes_while_the_files_are_read_again_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    reads = 0
+
+    def read(_: Path) -> dict[str, int]:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            signal.raise_signal(signal.SIGINT)
+        return {str(tmp_path / "hello.py"): reads}
+
+    def start(self: _Stop, _: Sequence[str]) -> subprocess.Popen[bytes]:
+        assert not started, "nobody would stop the second one"
+        child = subprocess.Popen(["sleep", "60"])
+        started.append(child)
+        return child
+
+    monkeypatch.setattr("holdfast.cli.reloading.python_files", read)
+    monkeypatch.setattr(_Stop, "start", start)
+    assert run_reloading(["dev"], tmp_path) == -signal.SIGTERM
+    assert len(started) == 1
 
 
 def test_what_is_watched(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _RESULTS = {
     "redriven": "redriven",
     "revived": "back from the cancelled",
     "freed": "out of the quarantine",
-    "unblocked": "going on in their place",
+    "unblocked": "due again in their place",
     CANCELLED: CANCELLED,
     "asked_to_stop": "running, asked to stop",
     "asked_before": "running, asked to stop before",

@@ -40,7 +40,7 @@ AnyQueueArgument = Annotated[
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every blocked and parked key.")]
 _NEVER = 9999  # the year of a hold without an end
-_DONE = {"retried": "retried in place", "skipped": "going on without it", "released": "released"}
+_DONE = {"retried": "retried in place", "skipped": "continuing without it", "released": "released"}
 
 
 @app.command("list")

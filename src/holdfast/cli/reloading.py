@@ -42,16 +42,17 @@ def changed(before: Files, after: Files) -> str | None:
 def run_reloading(words: Sequence[str], folder: Path) -> int:
     """Run `holdfast WORDS` as a child, and start it again with every change; returns its exit code after a signal to stop,
     or when the first one fails. A later one that fails, as code does while it is being written, waits for a change."""
+    seen = python_files(folder)
     with _Stop() as stop:
         for patient in itertools.chain([False], itertools.repeat(True)):
-            seen = python_files(folder)
             child = stop.start(words)
             file = _watch(child, seen, folder, stop, patient)
             if file is None:
                 return child.wait()
             typer.echo(f"{Path(file).relative_to(folder)} changed: starting again", err=True)
             _end(child)
-            if stop.asked:  # while it drained
+            seen = python_files(folder)
+            if stop.asked:  # while it drained, or while the files were read
                 return child.wait()
     raise AssertionError
 
