@@ -150,7 +150,10 @@ def test_a_role_that_does_not_own_the_tables(database: Database, role: str) -> N
     dsn = database.server.dsn(database.name, user=role)
     owner = database.ask("SELECT quote_ident(current_user)")[0][0]
     read = f"GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT SELECT ON holdfast.migrations TO {role};"
-    message = f"role {role} may not read holdfast.migrations. As {owner}: {read}"
+    message = (
+        f"role {role} may not read holdfast.migrations. As {owner}: {read} "
+        "or grant one of the roles that `holdfast roles sql` makes"
+    )
     assert refusal(MigrationFailed, migrate.up, dsn) == message
     assert refusal(MigrationFailed, migrate.status, dsn) == message
     database.run(read)

@@ -617,6 +617,7 @@ def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) ->
         before = [count(roles.dsn, query) for query in state]
         ran = ro(*filled(words, made))
         assert "permission denied" in ran.err, (words, ran)
+        assert "one of the roles that `holdfast roles sql` makes" in ran.err, (words, ran)
         assert [count(roles.dsn, query) for query in state] == before, words
         ran = rw(*filled(words, made))
         assert (ran.code, "permission denied" in ran.out + ran.err) == (0, False), (words, ran)

@@ -232,7 +232,15 @@ def test_a_task_that_cannot_be_declared_is_one_line(program: Callable[..., Outco
 def test_no_database_is_the_users_mistake(program: Callable[..., Outcome]) -> None:
     code, out, err = program("status")
     assert (code, out) == (2, "")
-    assert err.startswith("holdfast: no database was named.")
+    assert err.startswith("holdfast: no database was named. Pass --database-url postgresql://")
+
+
+def test_a_misspelt_embedded_is_named_and_nothing_else_of_the_address(program: Callable[..., Outcome]) -> None:
+    code, out, err = program("status", "-d", "embeded:s3cret")
+    assert (code, out) == (2, "")
+    assert err == (
+        "holdfast: the database address begins with 'embeded'. A server of its own is written embedded:\n"
+    )
 
 
 def test_a_server_that_is_away_is_the_environments(program: Callable[..., Outcome]) -> None:

@@ -134,10 +134,10 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
         obj = tuple(given)  # for a command that starts itself again
         runs(given)(args=given, prog_name=program, obj=obj)
     except HoldfastError as error:
-        from holdfast.cli.refusals import words
+        from holdfast.cli.refusals import at_a_shell
 
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError | EventsGone)
-        _leave(words(error), USER if mistake else ENVIRONMENT)
+        _leave(at_a_shell(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
         _forget_output()  # the reader has what it wanted
     except KeyboardInterrupt:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.db.faults import Forbidden
+from holdfast.errors import NoDatabase
 from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER
 from holdfast.model.text import command
 from holdfast.operate.refusal import Coded, NothingDone, Why, some
@@ -89,6 +91,22 @@ def words(said: Why | Exception) -> str:
         return f"{text}. Create a queue for it and enqueue there: {new}"
     quoted = {name: command(str(value)) for name, value in said.data.items()}
     return text + _WAYS_OUT.get(said.code, "").format(**quoted)
+
+
+def at_a_shell(error: Exception) -> str:
+    """The text of an error that ends a command."""
+    if isinstance(error, NoDatabase):
+        return (
+            "no database was named. Pass --database-url postgresql://user@host:5432/name, or set HOLDFAST_DATABASE_URL, "
+            "DATABASE_URL or PGHOST/PGDATABASE. To try it without one: HOLDFAST_DATABASE_URL=embedded:"
+        )
+    if isinstance(error, Forbidden):
+        refused = str(error).split("\n", 1)[0]  # the rest quotes the statement
+        return (
+            f"{refused}. The login of this command needs one of the roles that `holdfast roles sql` makes: "
+            "holdfast_operator_ro to read, holdfast_operator_rw to act, holdfast_worker for a worker"
+        )
+    return words(error)
 
 
 def worded(left: Mapping[Why, int]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """A separate connection for migrations, and how errors name its address: never with a password."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,12 @@ def session(dsn: str) -> Iterator[Connection]:
 
 
 def _unreadable(dsn: str) -> str:
-    return "embedded is written with a colon: embedded:" if dsn == "embedded" else _UNREADABLE
+    word = dsn.partition(":")[0]
+    if dsn == word == "embedded":
+        return "embedded is written with a colon: embedded:"
+    if difflib.get_close_matches(word.lower(), ["embedded"], 1, 0.8):
+        return f"the database address begins with {word!r}. A server of its own is written embedded:"
+    return _UNREADABLE
 
 
 def parts_of(dsn: str) -> dict[str, Any]:

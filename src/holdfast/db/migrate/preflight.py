@@ -79,7 +79,8 @@ def check_ours(facts: Facts) -> None:
         raise MigrationFailed(
             f"role {facts.role} may not read holdfast.migrations. As {facts.owner}: "
             f"GRANT USAGE ON SCHEMA holdfast TO {facts.role}; "
-            f"GRANT SELECT ON holdfast.migrations TO {facts.role};"
+            f"GRANT SELECT ON holdfast.migrations TO {facts.role}; "
+            "or grant one of the roles that `holdfast roles sql` makes"
         )
 
 
