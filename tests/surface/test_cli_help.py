@@ -23,6 +23,17 @@ def test_commands_are_grouped_and_said_in_whole_sentences() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_groups_list_their_commands_in_whole_sentences_too() -> None:
+    groups = {name: one for name, one in get_command(cli).commands.items() if hasattr(one, "commands")}  # type: ignore[attr-defined]
+    assert {"jobs", "dead", "schedule", "workflow"} <= set(groups)
+    for name, group in groups.items():
+        shown = CliRunner().invoke(cli, [name, "--help"]).output
+        flat = " ".join(shown.split())
+        for word, one in group.commands.items():
+            assert f" {word} {first_sentence(one.help)}" in flat, (name, word)
+        assert max(map(len, shown.splitlines())) <= 80, name
+
+
 def test_a_command_without_a_section_is_shown_all_the_same() -> None:
     named = [name for names in SECTIONS.values() for name in names]
     assert len(named) == len(set(named))

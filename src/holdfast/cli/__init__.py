@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
-from holdfast.cli.sections import Sections
+from holdfast.cli.sections import Sections, Whole
 from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
 from holdfast.model.release import own_version
 from holdfast.model.text import printable
@@ -112,7 +112,7 @@ def _add(to: typer.Typer, wanted: Mapping[str, str]) -> None:
         loaded = importlib.import_module(module)
         found = getattr(loaded, attribute)
         if isinstance(found, typer.Typer):
-            to.add_typer(found, name=name)
+            to.add_typer(found, name=name, cls=Whole)
         else:
             to.command(name, context_settings=getattr(loaded, "PASS_THROUGH", None))(found)
 

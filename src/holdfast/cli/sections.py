@@ -1,4 +1,4 @@
-"""The first page of help: commands in sections, and the first sentence of each as a whole."""
+"""The pages of help: commands in sections, and the first sentence of each as a whole."""
 
 import re
 from typing import Any
@@ -26,17 +26,26 @@ def first_sentence(text: str | None) -> str:
     return found[0] if found else flat
 
 
-class Sections(TyperGroup):
-    """Whole sentences: long ones wrap."""
+class Whole(TyperGroup):
+    """Whole sentences in the list of commands: long ones wrap."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        shown = {name: found for name, found in commands.items() if found is not None and not found.hidden}
-        named = {name for names in SECTIONS.values() for name in names}
-        sections = {**SECTIONS, OTHERS: tuple(name for name in shown if name not in named)}
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: one for name, one in found.items() if one is not None and not one.hidden}
         width = max(map(len, shown), default=0)
-        for title, names in sections.items():
+        for title, names in self.sections(tuple(shown)).items():
             rows = [(name.ljust(width), first_sentence(shown[name].help)) for name in names if name in shown]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+    def sections(self, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        return {"Commands": names}
+
+
+class Sections(Whole):
+    """The first page: its commands in SECTIONS."""
+
+    def sections(self, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        named = {name for section in SECTIONS.values() for name in section}
+        return {**SECTIONS, OTHERS: tuple(name for name in names if name not in named)}
