@@ -100,8 +100,9 @@ from .shapes.workflows.faults import (
     WorkflowCancelled,
     WorkflowFailed,
 )
-from .shapes.workflows.handles import Run, State
+from .shapes.workflows.handles import Run
 from .shapes.workflows.messages import Message, Received, Signal
+from .shapes.workflows.states import State
 from .shapes.workflows.steps import Step
 from .shapes.workflows.sync import SyncSteps, SyncWorkflow
 from .shapes.workflows.timeline import Entry

@@ -235,7 +235,9 @@ def test_no_database_is_the_users_mistake(program: Callable[..., Outcome]) -> No
     assert err.startswith("holdfast: no database was named. Pass --database-url postgresql://")
 
 
-def test_a_misspelt_embedded_is_named_and_nothing_else_of_the_address(program: Callable[..., Outcome]) -> None:
+def test_a_misspelt_embedded_is_named_and_nothing_else_of_the_address(
+    program: Callable[..., Outcome],
+) -> None:
     code, out, err = program("status", "-d", "embeded:s3cret")
     assert (code, out) == (2, "")
     assert err == (

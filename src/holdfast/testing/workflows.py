@@ -25,6 +25,7 @@ from ..shapes.workflows.declare import KIND
 from ..shapes.workflows.faults import WorkflowFailed
 from ..shapes.workflows.handles import Run
 from ..shapes.workflows.runs import RunFilter, listed
+from ..shapes.workflows.states import ENDED
 from ..shapes.workflows.store import histories
 from ..shapes.workflows.timeline import Entry, timeline
 from ..shapes.workflows.workflow_type import WorkflowType
@@ -35,7 +36,6 @@ T = TypeVar("T")
 RUN_ID = "<run_id>"
 STICKY = 0.05  # seconds that a wait stays in memory: a test has no use for a run that rests
 _LOOKS = 10_000
-_ENDED = ("completed", "failed", "cancelled", "terminated")
 # Where an owner may be lost, as the code of a worker names its places.
 POINTS = (
     "claim.after",
@@ -225,7 +225,7 @@ class WorkflowKit:
         with self._as_in_tests():
             for _ in range(_LOOKS):
                 await self._kit.arun_worker()
-                if (await run.astate())[0] in _ENDED:
+                if (await run.astate())[0] in ENDED:
                     return True
                 if stops and self._waits(run):
                     return False

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from ...db.guests import async_guest, sync_guest
@@ -23,26 +23,13 @@ from .faults import WorkflowFailed
 from .journal import Look, Started, StartRun
 from .messages import Message
 from .starting import starter_of
+from .states import ENDED, State
 from .timeline import Entry, timeline
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
-State = Literal[
-    "open",
-    "suspended",
-    "compensating",
-    "paused",
-    "diverged",
-    "completed",
-    "failed",
-    "cancelled",
-    "terminated",
-]
-_ENDED = ("completed", "failed", "cancelled", "terminated")
-
-
 _MAKES_DUE = ("start", "start_with_signal", "start_many", "signal", "cancel")
 
 
@@ -129,7 +116,7 @@ class Run(Generic[T_co]):
         """Wait for its end and return its result. Raises WorkflowFailed, ResultTimeout or ResultExpired. Inside the
         transaction that started it, it waits in vain: no worker sees the run before the commit."""
         pauses = growing_pauses(timeout)
-        while (found := self._look(None)) is None or found.state not in _ENDED:
+        while (found := self._look(None)) is None or found.state not in ENDED:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, found)
@@ -139,7 +126,7 @@ class Run(Generic[T_co]):
     async def aresult(self, timeout: Duration | None = None) -> T_co:
         """`await run.aresult(timeout=10)`: see result()."""
         pauses = growing_pauses(timeout)
-        while (found := await self._alook(None)) is None or found.state not in _ENDED:
+        while (found := await self._alook(None)) is None or found.state not in ENDED:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, found)

@@ -9,8 +9,7 @@ from ...store.queue_load import CAP
 from ...store.statement import Flow
 from .declare import KIND
 from .health import measured, parted_for
-
-STATES = ("open", "suspended", "compensating", "paused", "diverged")
+from .states import OPEN
 
 
 class Seen(NamedTuple):
@@ -29,7 +28,7 @@ def gauges(seen: Seen) -> Iterator[Gauge]:
         "workflow_runs",
         f"Open runs by how they stand, of the oldest {CAP} jobs of each queue.",
         ("workflow", "state"),
-        [((name, state), seen.runs.get((name, state), 0)) for name in names for state in STATES],
+        [((name, state), seen.runs.get((name, state), 0)) for name in names for state in OPEN],
     )
     yield Gauge(
         "workflow_diverged_seconds",

@@ -35,6 +35,7 @@ from ...pages import (
 from . import bars, runs, verbs
 from .page_acts import ACTS
 from .runs import RunFilter, RunView
+from .states import ENDED, STATES
 from .timeline import Entry
 from .verbs import Shown
 
@@ -49,7 +50,6 @@ _TONES: dict[str, Tone] = {
     "terminated": "dead",
     "diverged": "block",
 }
-_OVER = ("completed", "failed", "cancelled", "terminated")
 _MOST = 500  # lines of a timeline
 _PATIENCE = 0.05  # seconds of a search: a search for few among very many continues by a link
 
@@ -110,7 +110,7 @@ def _id(word: str) -> UUID:
 
 def _offers(one: RunView) -> list[Offer]:
     given = {"run": str(one.run_id)}
-    if one.state in _OVER:
+    if one.state in ENDED:
         again = [Offer("workflow retry", given)] if one.state == "failed" else []
         return [*again, Offer("workflow fork", given)]
     turn = Offer("workflow resume" if one.state == "paused" else "workflow pause", given)
@@ -228,7 +228,7 @@ def _record(entry: Entry) -> Row:
 def _undo(whole: Shown) -> list[Facts]:
     """The compensations that a cancel would run, in order."""
     left = verbs.undone(whole.entries, whole.run.era)
-    if not left or whole.run.state in _OVER:
+    if not left or whole.run.state in ENDED:
         return []
     return [
         Facts([(str(n), Code(key)) for n, key in enumerate(left, 1)], "A cancel would undo, in this order")
@@ -251,7 +251,7 @@ PAGES = Pages(
             "Declare one: @app.workflow, and start a run: checkout.start(order_id=1).",
             _in_use,
             (
-                Filter("state", "State", runs.STATES),
+                Filter("state", "State", STATES),
                 Filter("workflow", "Workflow"),
                 Filter("tag", "Tag"),
                 Filter("since", "Started within"),

@@ -7,20 +7,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...store.statement import Row, Statement, ids, named, nothing
+from .states import WRONG
 from .timeline import error_of, value
 
-STATES = (
-    "open",
-    "suspended",
-    "compensating",
-    "paused",
-    "diverged",
-    "completed",
-    "failed",
-    "cancelled",
-    "terminated",
-)
-WRONG = {"diverged", "failed", "cancelled", "terminated"}  # a run in one of these has an error
 LOOKED_AT = 20_000  # rows of one step of a search
 
 

@@ -24,6 +24,7 @@ from .forks import Forked
 from .messages import unfit
 from .retries import accept, drop_signal, retry
 from .runs import RunFilter, RunView
+from .states import STATES
 from .timeline import Entry, Sent, messages, recorded, timeline
 
 MOST = 1000
@@ -78,8 +79,8 @@ def list_runs(
     if not 1 <= limit <= MOST:
         raise Refused("limit", f"the limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
     for state in wanted.states or ():
-        if state not in runs.STATES:
-            raise ConfigurationError(f"there is no state {state!r} of runs (known: {', '.join(runs.STATES)})")
+        if state not in STATES:
+            raise ConfigurationError(f"there is no state {state!r} of runs (known: {', '.join(STATES)})")
     found: list[RunView] = []
     deadline = time.monotonic() + patience
     while True:
