@@ -134,6 +134,20 @@ def test_a_connection_to_another_database_than_that_of_the_jobs_is_refused(
     connections.close_all()
 
 
+def test_another_address_of_the_same_database_is_accepted(
+    stock: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler's, say, while the workers go to the server itself."""
+    default = connections.settings["default"]
+    around = {**default, "HOST": os.path.join(default["HOST"], ".")}
+    monkeypatch.setitem(connections.settings, "around", around)
+    for name in ("bolt", "nut"):
+        with transaction.atomic(using="around"):
+            receive.using(conn=connections["around"]).enqueue(name=name)
+    assert len(stock.jobs()) == 2
+    connections.close_all()
+
+
 def test_our_connections_have_the_role_that_djangos_assume(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else jobs of the one would not be the other's to see: `migrate` makes the schema on a connection of ours."""
     role = f'the shop\\{uuid4().hex[:8]}"'

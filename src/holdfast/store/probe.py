@@ -1,4 +1,4 @@
-"""The statement of a probe of the connection."""
+"""Statements about the connection itself."""
 
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,10 @@ def _only(rows: Any) -> Any:
 
 def backend_pid() -> Statement[int]:
     return named("backend_pid", (), _only)
+
+
+def which_database() -> Statement[tuple[float, str]]:
+    return named("which_database", (), lambda rows: (rows[0][0], rows[0][1]))
 
 
 def leave_mark(mark: str) -> Statement[str]:

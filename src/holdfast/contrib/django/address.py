@@ -1,6 +1,7 @@
 """The address of the database, from settings.DATABASES."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -9,10 +10,14 @@ from django.utils.connection import ConnectionDoesNotExist
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
+from ...db.guests import sync_guest
 from ...db.guests.django import check_connection
 from ...errors import ConfigurationError, WrongConnection
+from ...store.probe import which_database
+from ...store.statement import Statement
 
 _NOT_OURS = ("client_encoding",)  # of a connection, not of a place
+_same: set[tuple[object, object]] = set()  # addresses of one database
 _KEYWORDS = frozenset(option.keyword.decode() for option in Conninfo.get_defaults()).difference(_NOT_OURS)
 
 
@@ -48,17 +53,22 @@ def _escaped(word: str) -> str:
     return re.sub(r"([\\\s])", r"\\\1", word)
 
 
-def check_place(alias: str, conn: Any) -> None:
-    """Refuse a connection of Django's to another database than that of the jobs: no worker would find the job."""
+def check_place(alias: str, conn: Any, run: Callable[[Statement[Any]], Any]) -> None:
+    """Refuse a connection of Django's to another database than that of the jobs: no worker would find the job. Two addresses
+    may be of one database, such as a pooler's and the server's: that is asked once, of both. `run` asks that of the jobs."""
     given = getattr(conn, "settings_dict", None)
-    if given is None:
-        return
     ours = connections[alias].settings_dict
-    if given is not ours and any(given[name] != ours[name] for name in ("NAME", "HOST", "PORT")):
+    if given is None or given is ours:
+        return
+    there, here = (tuple(of[name] for name in ("NAME", "HOST", "PORT")) for of in (given, ours))
+    if there == here or (there, here) in _same:
+        return
+    if sync_guest(conn, "enqueue", "aenqueue").run(which_database()) != run(which_database()):
         raise WrongConnection(
             f"this is Django's connection to DATABASES[{conn.alias!r}], but settings.HOLDFAST puts jobs into "
             f"DATABASES[{alias!r}]. Pass django.db.connections[{alias!r}], inside of transaction.atomic(using={alias!r})"
         )
+    _same.add((there, here))
 
 
 def place_of(alias: str) -> tuple[object, ...]:

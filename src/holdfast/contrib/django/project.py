@@ -39,7 +39,7 @@ class DjangoHoldfast(Holdfast):
         self._place: tuple[object, ...] | None = None
         self._first_place: tuple[object, ...] | None = None
         self._own: Database | None = None
-        self._writer.check_guest = lambda conn: check_place(self.options.database, conn)
+        self._writer.check_guest = self._check_guest
         self.around(usable_connections, in_async=threads.of_handler)
 
     @property
@@ -68,6 +68,9 @@ class DjangoHoldfast(Holdfast):
         # A test runner put another database in its place, and will drop it.
         database.keeps_idle = self._first_place in (None, place_of(self.options.database))
         return database
+
+    def _check_guest(self, conn: object) -> None:
+        check_place(self.options.database, conn, lambda asked: self.database.run(lambda: asked))
 
     @property
     def release(self) -> str:

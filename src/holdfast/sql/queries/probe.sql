@@ -2,6 +2,12 @@
 -- The server process that answers.
 SELECT pg_catalog.pg_backend_pid();
 
+-- name: which_database
+-- anywhere
+-- The same of two connections to one database, by whatever ways they go: when its server was started, and its oid there.
+SELECT pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()), d.oid::text
+FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
+
 -- name: leave_mark
 -- Set a value in this session, to find out which other sessions see it.
 -- $1 mark
