@@ -37,7 +37,9 @@ def test_plain_english_is_left_alone(text: str) -> None:
 
 
 def test_pages_for_users_have_more_phrases() -> None:
-    text = "its looks make no server; then it goes on anew while the server is away, and a job of ours is buried"
+    text = (
+        "its looks make no server; then it goes on anew while the server is away, and a job of ours is buried"
+    )
     assert len(list(prose.phrases("docs/a.md", text))) == 6
     for where in ("src/holdfast/a.py", "docs/adr/001-a.md", "docs/claims.md", "docs/performance.md"):
         assert len(list(prose.phrases(where, text))) == 4

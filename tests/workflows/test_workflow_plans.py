@@ -7,7 +7,8 @@ import psycopg
 import pytest
 from tests.workflows.support import QUEUE, Runs, step
 
-from holdfast.shapes.workflows.runs import LOOKED_AT, WRONG, RunFilter, find, listed, listed_to
+from holdfast.shapes.workflows.runs import LOOKED_AT, RunFilter, find, listed, listed_to
+from holdfast.shapes.workflows.states import WRONG
 from holdfast.shapes.workflows.timeline import messages, timeline
 from holdfast.store.statement import Statement
 
