@@ -93,6 +93,14 @@ def test_call_command_and_mistakes_have_the_exit_codes_of_the_command_line(
     assert left.value.code == 2
 
 
+def test_without_django_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['django'] = None; import holdfast.contrib.django"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: holdfast.contrib.django needs Django. Install it: pip install 'holdfast-pg[django]'"
+    )
+
+
 def test_the_lifespan_of_the_settings_is_around_the_work(stock: Kit) -> None:
     life.begun.clear()
     receive.enqueue(name="nut")

@@ -144,6 +144,8 @@ def test_settings_that_a_relay_depends_on_are_refused() -> None:
             kafka({**at, setting: "1"})
     with pytest.raises(ConfigurationError, match="a Kafka config names its servers"):
         kafka({})
+    with pytest.raises(ConfigurationError, match=r"takes the settings of librdkafka, .*, not str$"):
+        kafka("kafka://u:s3cret@127.0.0.1:9092")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="user and password are the options"):
         from_url("kafka://u:s3cret@127.0.0.1:9092")
     assert type(from_url("kafka://127.0.0.1:9092,127.0.0.2:9092?client.id=x")).__name__ == "_Kafka"

@@ -75,6 +75,11 @@ def make(url: str, options: Mapping[str, str]) -> Transport:
 
 def checked(config: Config, ours: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what must be as it is here."""
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(
+            'Kafka takes the settings of librdkafka, {"bootstrap.servers": "127.0.0.1:9092"}, '
+            f"not {type(config).__name__}"
+        )
     if not config.get("bootstrap.servers"):
         raise ConfigurationError('a Kafka config names its servers: {"bootstrap.servers": "127.0.0.1:9092"}')
     for name, value in config.items():

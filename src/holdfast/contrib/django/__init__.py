@@ -8,6 +8,15 @@ staff        access to the dashboard, by Django's sessions
 apps         Django's side of it: its checks, and its queues after `migrate`
 """
 
+from holdfast.distribution import install
+
+try:
+    import django as _django  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"holdfast.contrib.django needs Django. Install it: {install('django')}", name="django"
+    ) from missing
+
 from .project import app
 from .staff import DjangoStaff
 
