@@ -28,6 +28,7 @@ from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.record import Recorders
 from .settings import Settings, database_url, load_settings
+from .tasks import checks
 from .tasks.found import FoundJob, job_id_of
 from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
@@ -71,14 +72,13 @@ class Holdfast(Registry, Verbs):
         release: str | None = None,
     ) -> None:
         super().__init__()
+        checks.app_arguments(url, include, settings, release)
         self._made_in = str(sys._getframe(1).f_globals.get("__name__"))
         self._url = url
         self._given_settings = settings
         self._given_release = release
-        self._middleware: tuple[Middleware, ...] = (
-            TraceAttempt(),
-            *middleware,
-        )  # first: the work of the others belongs to the span
+        # The first: the work of the others belongs to its span.
+        self._middleware: tuple[Middleware, ...] = (TraceAttempt(), *middleware)
         self._around = Around()
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]

@@ -1,12 +1,14 @@
 """Registry, its decorator, and TaskSet."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from holdfast.errors import DuplicateTask, TaskDefinitionError
+from holdfast.app import Holdfast
+from holdfast.errors import ConfigurationError, DuplicateTask, TaskDefinitionError
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.registry import Registry
 from holdfast.runtime.handler import Handlers
@@ -231,3 +233,27 @@ def test_check_finds_types_without_json_form() -> None:
 
 def test_repr() -> None:
     assert repr(Registry("billing")) == "Registry('billing')"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"url": Path("/db")}, "Holdfast() takes the address of the database as text, not "),
+        (
+            {"url": b"postgresql://ann:s3cret@h/d"},
+            "as text, not bytes. Write str(url) for pydantic's, and url.render_as",
+        ),
+        ({"include": "shop.tasks"}, "include= takes a list. Write include=['shop.tasks']"),
+        ({"settings": {"lease": 3}}, "settings= takes Settings(...), not dict"),
+        ({"release": 14}, "release= must be text, not 14"),
+    ],
+)
+def test_an_app_says_what_it_takes(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Holdfast(**given)
+    assert why in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_an_app_shows_its_own_class_and_no_address() -> None:
+    assert repr(Holdfast("postgresql://ann:s3cret@h/d")) == "Holdfast()"

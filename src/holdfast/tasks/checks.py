@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
-from ..errors import HoldfastError, InvalidPayload
+from ..errors import ConfigurationError, HoldfastError, InvalidPayload
 from ..model.duration import Duration, seconds
+from ..settings import Settings
 from .payload import METADATA_BYTES, dump, shown
 
 KEY_BYTES = 512
@@ -23,6 +24,21 @@ _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 Fail = type[HoldfastError]
+
+
+def app_arguments(url: object, include: object, settings: object, release: object) -> None:
+    """What Holdfast() is given. No value is quoted: an address may have a password."""
+    if not isinstance(url, str | None):
+        raise ConfigurationError(
+            f"Holdfast() takes the address of the database as text, not {type(url).__name__}. Write str(url) for pydantic's, and "
+            "url.render_as_string(hide_password=False) for SQLAlchemy's"
+        )
+    if isinstance(include, str):
+        raise ConfigurationError(f"include= takes a list. Write include=[{include!r}]")
+    if not isinstance(settings, Settings | None):
+        raise ConfigurationError(f"settings= takes Settings(...), not {type(settings).__name__}")
+    if not isinstance(release, str | None):
+        raise ConfigurationError(f"release= must be text, not {release!r}")
 
 
 def known_names(given: Iterable[str], known: Collection[str], what: str, fail: Fail) -> None:

@@ -92,7 +92,7 @@ class TaskRegistry:
         return known
 
     def __repr__(self) -> str:
-        return f"Registry({self._registry_name!r})"
+        return f"{type(self).__name__}({repr(self._registry_name) if self._registry_name else ''})"
 
     def _bind(self, producer: Producer, app_name: str) -> None:
         """Write this registry's jobs through that app from now on."""
