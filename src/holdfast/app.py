@@ -271,7 +271,7 @@ class Holdfast(Registry, Verbs):
         rules = await check_server(self.database, wanted, tasks.queue_rules())
         options = WorkerOptions(
             leases={queue: self._lease(tasks, queue) for queue in wanted},
-            concurrency=concurrency or self.settings.concurrency,
+            concurrency=self.settings.concurrency if concurrency is None else concurrency,
             release=self.release,
             until_idle=until_idle,
             rules=rules,

@@ -70,6 +70,12 @@ async def test_what_is_wrong_is_raised_before_the_web_process_serves(app: Holdfa
     with pytest.raises(ConfigurationError, match="queues= takes a list of names"):
         async with app.worker(queues="inbox"):
             pytest.fail("it served")
+    for few in (0, -1, "5"):
+        with pytest.raises(
+            ConfigurationError, match=f"^concurrency must be between 1 and 10000, not {few!r}$"
+        ):
+            async with app.worker(concurrency=few):  # type: ignore[arg-type]
+                pytest.fail("it served")
 
 
 async def test_an_error_of_the_block_goes_out_and_the_worker_leaves(app: Holdfast, akit: Kit) -> None:

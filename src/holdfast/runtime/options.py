@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..errors import ConfigurationError
 from ..model.queue import QueueRules
 from .inflight import Processes
 from .record import Recorders
@@ -19,3 +20,7 @@ class WorkerOptions:
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # of the shapes
     recorders: Recorders = field(default_factory=Recorders)  # of the shapes
     children: Callable[[], Processes | None] = lambda: None  # for suspects
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.concurrency, int) or not 1 <= self.concurrency <= 10_000:
+            raise ConfigurationError(f"concurrency must be between 1 and 10000, not {self.concurrency!r}")

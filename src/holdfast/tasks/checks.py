@@ -30,8 +30,8 @@ def app_arguments(url: object, include: object, settings: object, release: objec
     """What Holdfast() is given. No value is quoted: an address may have a password."""
     if not isinstance(url, str | None):
         raise ConfigurationError(
-            f"Holdfast() takes the address of the database as text, not {type(url).__name__}. Write str(url) for pydantic's, and "
-            "url.render_as_string(hide_password=False) for SQLAlchemy's"
+            f"Holdfast() takes the address of the database as text, not {type(url).__name__}. "
+            "Write str(url) for pydantic's, and url.render_as_string(hide_password=False) for SQLAlchemy's"
         )
     if isinstance(include, str):
         raise ConfigurationError(f"include= takes a list. Write include=[{include!r}]")
