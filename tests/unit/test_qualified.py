@@ -83,6 +83,7 @@ def test_these_run_anywhere() -> None:
         "webhook_list",
         "webhook_rotate",
         "webhook_update",
+        "which_database",
         "workflow_cancel",
         "workflow_lock",
         "workflow_look",

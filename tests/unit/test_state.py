@@ -207,7 +207,6 @@ OWN_WORDS = {  # that are no states there
     "shapes/relays/aside.py": {"parked"},
     "shapes/events/calling.py": {"held"},  # a phase
     "shapes/events/checks.py": {"parked"},  # of events
-    "testing/workflows.py": {"cancelled", "completed"},  # of runs
     "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
     "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/core.py": {"cancelled"},  # of runs and steps
@@ -220,7 +219,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/measure.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/recorder.py": {"lost"},  # of runs and steps
     "shapes/workflows/retries.py": {"held"},  # of runs and steps
-    "shapes/workflows/runs.py": {"cancelled", "completed"},  # of runs and steps
+    "shapes/workflows/states.py": {"cancelled", "completed"},  # of runs
     "shapes/workflows/timeline.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/health.py": {"lost"},  # of runs and steps
 }  # fmt: skip
