@@ -208,9 +208,8 @@ class Reader(Service):
         """The row for a message, whatever it contains."""
         now = self._database.clock.now()
         headers = {name.lower(): value for name, value in message.headers.items()}
-        found, key = message.id, message.key
-        if not _ID.fullmatch(found):
-            found = "sha256:" + hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+        found, key = _fit(message.id), message.key
+        judged = self._what.poison == "stop" or message.deliveries <= DELIVERIES
         try:
             if len(message.body) > self._intake.max_bytes:
                 raise TooLarge(f"the message is larger than {self._intake.max_bytes:,} bytes")
@@ -219,9 +218,8 @@ class Reader(Service):
                 data, attributes = opened(data)
                 headers |= attributes
                 key = attributes.get("ce-subject") or key
-            made = self._intake.message(
-                found, headers, message.body, data, now, judged=message.deliveries <= DELIVERIES
-            )
+                found = _fit(attributes.get("ce-id") or message.id)  # a place is one only where it has no id
+            made = self._intake.message(found, headers, message.body, data, now, judged=judged)
         except (InvalidMessage, InvalidPayload, TooLarge) as error:
             return self._intake.unreadable(found, headers, message.body, str(error), now)
         key = key or headers.get("ce-subject")
@@ -231,6 +229,13 @@ class Reader(Service):
             why = f"its key is longer than {_KEY_BYTES} bytes, or no text that can be stored"
             return self._intake.unreadable(found, headers, message.body, why, now)
         return made._replace(key=key)
+
+
+def _fit(message_id: str) -> str:
+    """The id, or its digest if it cannot be stored as it is."""
+    if _ID.fullmatch(message_id):
+        return message_id
+    return "sha256:" + hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _parts(made: Sequence[NewMessage]) -> Iterator[tuple[int, int]]:
