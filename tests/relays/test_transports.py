@@ -192,19 +192,22 @@ def test_an_address_that_would_not_be_encrypted_takes_no_certificate() -> None:
 def test_a_subject_without_rights_is_refused_and_others_are_not() -> None:
     server = nats_server(RIGHTS)
     url = f"nats://relay:right@127.0.0.1:{server.port}"
+    order = "$JS.API.STREAM.DELETE.S"  # the server would obey a route of the user's
 
     async def main() -> None:
         client = await nats_client.connect(url)
         await client.jetstream().add_stream(StreamConfig(name="S", subjects=["ok.>", "no.>"]))
         await client.close()
         outcomes = await send(
-            nats(url), message("ok.1", 1), message("no.1", 2, "b"), message("a b", 3), message("x..y", 4)
+            nats(url),
+            *[message(to, n, f"k{n}") for n, to in enumerate(("ok.1", "no.1", "a b", "x..y", order), 1)],
         )
         assert outcomes[0] == Confirmed(receipt="S:1")
         assert outcomes[1] == Refused("forbidden", "publishing to no.1 is not allowed")
         assert outcomes[2:] == [
             Refused("malformed", "'a b' is no subject"),
             Refused("malformed", "'x..y' is no subject"),
+            Refused("malformed", f"{order!r} is no subject"),
         ]
         (other,) = await send(nats(url, stream="OTHER"), message("ok.1", 5))
         assert isinstance(other, Refused)
@@ -231,6 +234,14 @@ async def test_a_subject_that_is_full_holds_up_its_key_alone(nats_broker: Server
     full, other = await send(nats(url), message(f"{name}.0", 3, "k0"), message(f"{name}.3", 4, "k3"))
     assert full == RetryLater("maximum messages per subject exceeded", scope="key")
     assert isinstance(other, Confirmed)
+
+
+async def test_a_server_of_nats_that_is_not_there_is_named() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    for one in (nats(url), nats_source(url, stream="S", durable="shop")):
+        with pytest.raises(ConnectionError, match="Connect call failed"):
+            await one.open()
+        await one.close()
 
 
 def test_headers_count_where_the_server_takes_little() -> None:

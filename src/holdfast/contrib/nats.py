@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 WINDOW = timedelta(minutes=2)  # a stream's duplicate_window, where nobody has set another
 MOST_BYTES = 2**20 - 4096  # of a message: what a server takes by default, less the headers
+_SERVER_OWN = ("$JS.", "$SYS.")  # subjects that are questions and orders to the server
 _SUBJECT = re.compile(r"[!-)+-=?-~\x80-\U0010ffff]+")  # no space, control, * and >
 _TOO_LARGE = frozenset((10054,))  # err_code: beyond the stream's own limit
 _WRONG = frozenset((10060, 10070, 10071, 10164))  # expected another stream, or another message before it
@@ -48,6 +49,7 @@ _SERVERS = (
     "nats-"  # what a header begins with that the server takes for an order: to empty a stream, to expire
 )
 CONNECT = 5.0  # seconds
+_PAUSE = 0.1  # seconds between the two tries of a server
 _BRIEF = 0.5  # seconds that a question has, however late it is
 _MOST_HEADERS = 16 * 1024  # bytes: those of an event are half of it at most
 _HEAD = len("NATS/1.0\r\n\r\n")  # of all headers, beside their lines
@@ -141,7 +143,7 @@ class _Nats:
         made = client_class()
         await self.close()
         client: Client = made()
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"reconnect_time_wait": _PAUSE}
         if self._credentials is not None:
             options["user_credentials"] = self._credentials
         if self._tls is not None:
@@ -163,8 +165,10 @@ class _Nats:
         except TimeoutError:  # the client keeps trying, and reports the reason separately
             await _end(client)
             raise ConnectionError(self._last_error or f"no answer within {CONNECT:g} s") from None
-        except BaseException:
+        except BaseException as error:
             await _end(client)
+            if isinstance(error, Exception) and self._last_error:  # the client says that there is no server
+                raise ConnectionError(self._last_error) from None
             raise
         self._client = client
         self._can_look = True
@@ -280,7 +284,7 @@ class _Nats:
     ) -> None:
         """The outcome is put into the batch: now, where the message is not sent, or by its acknowledgement."""
         subject = message.destination
-        if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}.":
+        if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}." or subject.startswith(_SERVER_OWN):
             return batch.put(place, Refused("malformed", f"{subject[:200]!r} is no subject"))
         most = self.capabilities.max_bytes
         if len(message.body) > most:
