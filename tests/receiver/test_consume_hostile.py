@@ -16,7 +16,7 @@ from tests.receiver.test_consume import Listed, Order, working
 from holdfast import Holdfast, InMessage, ReceivedMessage
 from holdfast.contrib.nats import nats as to_nats
 from holdfast.contrib.nats_source import nats_source
-from holdfast.shapes.receiver import store
+from holdfast.shapes.receiver import consume, store
 from holdfast.shapes.receiver.consume import services
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
@@ -186,6 +186,30 @@ async def test_many_large_messages_are_several_transactions(
     assert len(akit.jobs()) == 60
     assert max(sizes) < 5 * 2**20
     assert sum(line.startswith("ack") for line in listed.log) == 3
+
+
+async def test_a_broker_that_hears_no_acknowledgement_costs_no_message_its_place(
+    app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a batch is written: what comes again from there would come after messages that were sent later."""
+
+    class Deaf(Listed):
+        async def ack(self, receipts: Sequence[object]) -> None:
+            await super().ack(receipts)
+            raise ConnectionError("it is gone")
+
+    monkeypatch.setattr(consume, "BATCH_BYTES", 1)  # each is a transaction of its own
+    listed = Deaf(*(InMessage(f"m{n}", json.dumps({"order_id": n}).encode(), n) for n in range(3)))
+
+    @app.consume("own", listed, Order)
+    async def ordered(message: ReceivedMessage[Order]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    with pytest.raises(ConnectionError, match="it is gone"):
+        await reader.catch_up()
+    assert sorted(row["payload"]["message"]["id"] for row in akit.jobs()) == ["m0", "m1", "m2"]
+    assert listed.log == ["open", "ack [0]", "close"]
+    assert await reader.catch_up() is False, "and it reads on"
 
 
 async def test_what_a_relay_sends_over_nats_comes_back_with_its_key(app: Holdfast, akit: Kit) -> None:

@@ -61,6 +61,7 @@ class Reader(Service):
         self._is_open = False
         self._open: list[InMessage] = []  # neither acknowledged nor given back
         self._unwritten = False  # the last batch could not be written
+        self._unheard: Exception | None = None  # why the broker did not hear that messages are done
         self._stopped = False
         self._turn = asyncio.Lock()
         self._room = 0  # messages that the queue may still take
@@ -155,8 +156,11 @@ class Reader(Service):
         good = len(made)
         if self._what.poison == "stop":
             good = next((n for n, one in enumerate(made) if one.fault is not None), good)
+        self._unheard = None
         for begin, end in _parts(made[:good]):
             await self._write(messages[begin:end], made[begin:end])
+        if self._unheard is not None:
+            raise self._unheard
         if good < len(made):
             self._stopped = True
             self.has_read, self.problem = False, f"it stopped before {made[good].id}: {made[good].fault}"
@@ -189,8 +193,12 @@ class Reader(Service):
         failpoints.point("consume.committed")
         done = {id(message) for message in messages}
         self._open = [message for message in self._open if id(message) not in done]
-        await bounded(self._broker.ack([message.receipt for message in messages]), _REPLIES, "ack()")
         self._report(written)
+        if self._unheard is None:
+            try:
+                await bounded(self._broker.ack([m.receipt for m in messages]), _REPLIES, "ack()")
+            except Exception as error:  # noqa: BLE001 the rest is written first: it would come after later messages
+                self._unheard = error
 
     def _report(self, written: Sequence[Written]) -> None:
         for outcome, messages in Counter(one.outcome for one in written).items():
