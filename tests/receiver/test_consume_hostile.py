@@ -1,5 +1,6 @@
 """Brokers hold whatever somebody sent: odd headers, attributes that are not there, many large messages at once."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from tests.receiver.test_consume import Listed, Order, working
 from holdfast import Holdfast, InMessage, ReceivedMessage
 from holdfast.contrib.nats import nats as to_nats
 from holdfast.contrib.nats_source import nats_source
-from holdfast.shapes.receiver import store
+from holdfast.shapes.receiver import consume, store
 from holdfast.shapes.receiver.consume import services
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
@@ -108,6 +109,44 @@ async def test_a_message_that_was_given_out_again_and_again_becomes_a_job_unseen
     assert listed.log == ["open", "ack [1, 5, 6, 7]"]
 
 
+async def test_a_source_that_stops_at_poison_stops_there_however_often_it_was_given_out(
+    app: Holdfast, akit: Kit, events: list[Event]
+) -> None:
+    """Each restart, and each worker that reads, gets it once more."""
+    listed = Listed(InMessage("bad", b'{"order_id": "x"}', 1, redelivered=True, deliveries=6))
+
+    @app.consume("own", listed, Order, poison="stop")
+    async def ordered(message: ReceivedMessage[Order]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    await reader.catch_up()
+    assert [e.fields["message"] for e in events if e.name == "consume.stopped"] == ["bad"]
+    assert listed.log == ["open", "release [1]"]
+    assert akit.jobs() == []
+
+
+async def test_an_event_in_structured_json_has_its_own_id_wherever_it_was(app: Holdfast, akit: Kit) -> None:
+    """Its sender need not repeat the id in a header: sent twice, it has two places in the broker."""
+
+    structured = {"content-type": "application/cloudevents+json; charset=utf-8"}
+    listed = Listed(
+        InMessage("orders:1:17", event(1), 1, structured),
+        InMessage("orders:1:18", event(1), 2, structured),
+        InMessage("orders:1:19", event(2, id=""), 3, structured),
+        InMessage("orders:1:20", event(3, id="two words"), 4, structured),
+    )
+
+    @app.consume("own", listed, Order)
+    async def ordered(message: ReceivedMessage[Order]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    await reader.catch_up()
+    found = sorted(row["payload"]["message"]["id"] for row in akit.jobs())
+    digest = "sha256:" + hashlib.sha256(b"two words").hexdigest()
+    assert found == ["e1", "orders:1:19", digest]
+    assert listed.log == ["open", "ack [1, 2, 3, 4]"]
+
+
 async def test_a_source_that_stops_says_so_also_when_nothing_can_be_given_back(
     app: Holdfast, akit: Kit, events: list[Event]
 ) -> None:
@@ -147,6 +186,30 @@ async def test_many_large_messages_are_several_transactions(
     assert len(akit.jobs()) == 60
     assert max(sizes) < 5 * 2**20
     assert sum(line.startswith("ack") for line in listed.log) == 3
+
+
+async def test_a_broker_that_hears_no_acknowledgement_costs_no_message_its_place(
+    app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a batch is written: what comes again from there would come after messages that were sent later."""
+
+    class Deaf(Listed):
+        async def ack(self, receipts: Sequence[object]) -> None:
+            await super().ack(receipts)
+            raise ConnectionError("it is gone")
+
+    monkeypatch.setattr(consume, "BATCH_BYTES", 1)  # each is a transaction of its own
+    listed = Deaf(*(InMessage(f"m{n}", json.dumps({"order_id": n}).encode(), n) for n in range(3)))
+
+    @app.consume("own", listed, Order)
+    async def ordered(message: ReceivedMessage[Order]) -> None: ...
+
+    reader, _ = services(akit.database, app.tasks)
+    with pytest.raises(ConnectionError, match="it is gone"):
+        await reader.catch_up()
+    assert sorted(row["payload"]["message"]["id"] for row in akit.jobs()) == ["m0", "m1", "m2"]
+    assert listed.log == ["open", "ack [0]", "close"]
+    assert await reader.catch_up() is False, "and it reads on"
 
 
 async def test_what_a_relay_sends_over_nats_comes_back_with_its_key(app: Holdfast, akit: Kit) -> None:

@@ -124,6 +124,20 @@ async def test_the_message_that_a_broker_finds_too_large_is_refused_alone(cluste
     assert [json.loads(one.body)["data"]["n"] for one in read_topic(cluster.servers, topic)] == [2, 3]
 
 
+async def test_many_topics_that_do_not_exist_leave_time_for_the_others(cluster: Kafka, topic: str) -> None:
+    """All are asked about together: one after the other they would use up the time of the batch."""
+    transport = to(cluster)
+    await transport.open()
+    try:
+        nowhere = [f"nowhere{n}{uuid4().hex}" for n in range(5)]
+        batch = [message(name, n, f"k{n}") for n, name in enumerate(nowhere)]
+        outcomes = await transport.publish([*batch, message(topic, 9, "k9")], timeout=4.5)
+    finally:
+        await transport.close()
+    assert outcomes[:5] == [Refused("unroutable", f"there is no topic {name}") for name in nowhere]
+    assert isinstance(outcomes[5], Confirmed)
+
+
 async def test_a_name_that_no_topic_can_have_is_refused(cluster: Kafka, topic: str) -> None:
     outcomes = await send(
         to(cluster), message("a b", 1, "a"), message("x" * 250, 2, "b"), message(topic, 3, "c")

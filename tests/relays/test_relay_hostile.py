@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast import DatabaseUnavailable, Holdfast
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.model.backoff import Backoff
 from holdfast.shapes.events.follow import FollowedLog
+from holdfast.shapes.relays import aside as aside_module
 from holdfast.shapes.relays.breaker import Breaker
 from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
@@ -27,13 +29,14 @@ QUICKLY = Backoff(first=0.01, cap=0.05)
 
 @pytest.fixture
 def relays(akit: Kit, monkeypatch: pytest.MonkeyPatch) -> list[Relay]:
-    """Relays as workers make them: they try again soon."""
+    """Relays as workers make them: they try again soon, and do not wait long for a key that fails."""
     akit.database.settings = STEADY
     made: list[Relay] = []
     begin = Relay.__init__
 
     def quick(self: Any, spec: Any, cursor: Any) -> None:
         object.__setattr__(spec, "retry", QUICKLY)
+        object.__setattr__(spec, "spill_after", 0.3)
         begin(self, spec, cursor)
         made.append(self)
 
@@ -123,7 +126,7 @@ async def test_it_does_not_spin_while_the_trial_of_a_dead_destination_is_on_its_
 ) -> None:
     memory = Memory(lambda _: RetryLater("nobody there"))
     out(app, memory)
-    publish(app, ("a", 1))
+    publish(app, ("a", 1), ("b", 2))  # one is the trial, and the other could be sent
     async with working(akit):
         await await_until(lambda: bool(relays) and relays[-1]._breaker.is_open, "its breaker is open")
         memory.gate.clear()
@@ -136,7 +139,7 @@ async def test_it_does_not_spin_while_the_trial_of_a_dead_destination_is_on_its_
         assert pause is None or pause > 0.01
         memory.verdict = lambda _: None
         memory.gate.set()
-        await reaches(akit, 1)
+        await reaches(akit, 2)
 
 
 async def test_batches_that_fail_together_are_one_attempt(akit: Kit) -> None:
@@ -192,6 +195,133 @@ async def test_an_event_without_a_key_that_waits_aside_holds_up_none_of_the_othe
         aside = relays[-1]._aside
         assert [len(one) for one in (aside._again, aside._tries, aside._since)] == [0, 0, 0]
     assert sorted(memory.of(None)) == list(range(1, 10))
+
+
+async def test_keys_that_fail_slowly_keep_no_other_key_waiting_aside(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """They are due again before all of them were tried: the one that has waited for longest is next."""
+    busy = {f"k{n}" for n in range(6)}
+
+    class Slow(Memory):
+        async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+            if any(message.late for message in batch):
+                await asyncio.sleep(0.06)  # longer than the longest pause of a key
+            return await super().publish(batch, timeout=timeout)
+
+    memory = Slow(lambda m: RetryLater("busy", scope="key") if m.key in busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[(f"k{n}", n) for n in range(6)], *[("a", n) for n in range(6, 12)])
+    async with working(akit):
+        await reaches(akit, 12)
+        await await_until(lambda: len(relay.failures()) == 6, "all of them wait aside")
+        last = list(relays[-1]._aside._due)[-1]
+        assert last is not None
+        busy.remove(last)
+        await await_until(lambda: memory.of(last), "the last of them is sent")
+        assert len(relay.failures()) == 5
+
+
+async def test_a_key_that_fails_as_if_nobody_were_there_holds_up_no_other(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that always times out: until the first time has passed, the relay has sent all others that it may read. Then
+    there is nobody left by whom it could find out that the destination is there."""
+    begin = Relay.__init__
+
+    def near(self: Any, spec: Any, cursor: Any) -> None:
+        object.__setattr__(spec, "most_ahead", 20)
+        begin(self, spec, cursor)
+
+    monkeypatch.setattr(Relay, "__init__", near)
+    busy = {"bad"}
+
+    class Path(Memory):
+        async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+            if busy & {m.key for m in batch}:
+                await await_until(lambda: len(self.stored) >= 24, "the others are sent")
+            return await super().publish(batch, timeout=timeout)
+
+    memory = Path(lambda m: RetryLater("no reply", unknown=True) if m.key in busy else None)
+    relay = out(app, memory, window=8)
+    publish(app, ("bad", 0), ("bad", 1), *[(f"k{n % 5}", n) for n in range(2, 202)])
+    async with working(akit):
+        await reaches(akit, 202)
+        assert {f.key for f in relay.failures()} == {"bad"}
+        assert {n_of(m) for m in memory.stored} == set(range(2, 202))
+        busy.clear()
+        await await_until(lambda: not relay.failures(), "it is sent after all")
+        assert relays[-1]._breaker._lone == {}
+    assert list(dict.fromkeys(memory.of("bad"))) == [0, 1]
+
+
+async def test_an_unreachable_destination_is_tried_with_what_waits_aside_where_nothing_else_is_left(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    busy = {"bad"}
+    memory = Memory(lambda m: RetryLater("busy", scope="key") if m.key in busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[("bad", n) for n in range(5)])
+    async with working(akit):
+        await reaches(akit, 5)
+        breaker = relays[-1]._breaker
+        memory.verdict = lambda _: RetryLater("nobody there")
+        await breaker.failed(RetryLater("nobody there"), time.monotonic(), time.monotonic())
+        tried = len(memory.tried)
+        await await_until(lambda: len(memory.tried) > tried + 3, "it is tried")
+        assert breaker._attempts > 3, "less and less often"
+        memory.verdict = lambda _: None
+        await await_until(lambda: not relay.failures(), "it is sent")
+        assert not breaker.is_open
+    assert memory.of("bad") == list(range(5))
+
+
+async def test_while_nobody_is_there_no_key_is_to_blame(akit: Kit) -> None:
+    class Cursor:
+        name = "out"
+
+    cursor: Any = Cursor()
+    breaker = Breaker(cursor, QUICKLY)
+    away, busy = RetryLater("nobody there"), RetryLater("busy", scope="key")
+    assert {breaker.judged("a", away).scope for _ in range(20)} == {"destination"}
+    for n in range(2):
+        breaker.confirmed(f"other{n}")
+        assert [breaker.judged("a", away).scope for _ in range(5)] == ["destination"] * 5, "an outage each"
+    breaker.confirmed("other")
+    assert breaker.judged("a", away) == replace(away, scope="key")
+    assert breaker.judged("a", away) == away, "and now the destination is away"
+    assert breaker.judged("a", busy) == busy
+    breaker.confirmed("a")
+    breaker.judged("a", away)
+    breaker.confirmed("other")
+    assert breaker.judged("a", away) == away, "it was sent: it begins anew"
+
+
+async def test_a_key_with_many_events_aside_lets_others_send_between_its_pages(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside_module, "PAGE", 2)
+    busy = {"long", "short"}
+
+    class Halfway(Memory):
+        async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+            if batch[0].late and n_of(batch[0]) == 20:
+                busy.discard("short")
+                due = relays[-1]._aside._due
+                await await_until(lambda: due["short"] <= time.monotonic(), "the other is due")
+            return await super().publish(batch, timeout=timeout)
+
+    memory = Halfway(lambda m: RetryLater("busy", scope="key") if m.key in busy else None)
+    out(app, memory, window=2)
+    publish(app, *[("long", n) for n in range(40)], ("short", 40), *[("a", n) for n in range(41, 50)])
+    async with working(akit):
+        await reaches(akit, 50)
+        await await_until(lambda: relays[-1]._aside.holds("short"), "both wait aside")
+        busy.discard("long")
+        await await_until(lambda: len(memory.of("long")) == 40 and memory.of("short"), "all are sent")
+    sent = [m.key for m in memory.stored if m.key != "a"]
+    assert sent.index("short") < len(sent) - 1, "it was sent in between"
+    assert memory.of("long") == list(range(40))
 
 
 async def test_what_waits_behind_a_key_is_not_kept_in_memory(

@@ -12,6 +12,7 @@ import nats as nats_client
 import pytest
 import redis.asyncio
 import redis.exceptions
+from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server, folder, free_port, nats_server, program, redis_server
 from tests.conftest import QUICK, await_until
@@ -191,19 +192,22 @@ def test_an_address_that_would_not_be_encrypted_takes_no_certificate() -> None:
 def test_a_subject_without_rights_is_refused_and_others_are_not() -> None:
     server = nats_server(RIGHTS)
     url = f"nats://relay:right@127.0.0.1:{server.port}"
+    order = "$JS.API.STREAM.DELETE.S"  # the server would obey a route of the user's
 
     async def main() -> None:
         client = await nats_client.connect(url)
         await client.jetstream().add_stream(StreamConfig(name="S", subjects=["ok.>", "no.>"]))
         await client.close()
         outcomes = await send(
-            nats(url), message("ok.1", 1), message("no.1", 2, "b"), message("a b", 3), message("x..y", 4)
+            nats(url),
+            *[message(to, n, f"k{n}") for n, to in enumerate(("ok.1", "no.1", "a b", "x..y", order), 1)],
         )
         assert outcomes[0] == Confirmed(receipt="S:1")
         assert outcomes[1] == Refused("forbidden", "publishing to no.1 is not allowed")
         assert outcomes[2:] == [
             Refused("malformed", "'a b' is no subject"),
             Refused("malformed", "'x..y' is no subject"),
+            Refused("malformed", f"{order!r} is no subject"),
         ]
         (other,) = await send(nats(url, stream="OTHER"), message("ok.1", 5))
         assert isinstance(other, Refused)
@@ -230,6 +234,14 @@ async def test_a_subject_that_is_full_holds_up_its_key_alone(nats_broker: Server
     full, other = await send(nats(url), message(f"{name}.0", 3, "k0"), message(f"{name}.3", 4, "k3"))
     assert full == RetryLater("maximum messages per subject exceeded", scope="key")
     assert isinstance(other, Confirmed)
+
+
+async def test_a_server_of_nats_that_is_not_there_is_named() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    for one in (nats(url), nats_source(url, stream="S", durable="shop")):
+        with pytest.raises(ConnectionError, match="Connect call failed"):
+            await one.open()
+        await one.close()
 
 
 def test_headers_count_where_the_server_takes_little() -> None:
@@ -311,7 +323,77 @@ def test_what_a_stream_says_is_read_as_it_is_meant() -> None:
     assert outcome_of(too_large) == Refused("too_large", "message size exceeds maximum allowed")
     full = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
     assert outcome_of(full) == RetryLater("maximum messages exceeded")
-    assert outcome_of(b"{") == RetryLater("the acknowledgement could not be read", unknown=True)
+    for text in (b"{", b"{}", b"[]", b"7", b"", b'{"ok":true}', b'{"stream":"S"}', b'{"error":"no"}'):
+        assert outcome_of(text) is None, "that was not a stream"
+
+
+async def test_only_the_acknowledgement_of_a_stream_confirms_a_message_to_nats(nats_broker: Server) -> None:
+    """Other subscribers of its subject reply too: they store nothing. The reply of the stream counts, if there is one."""
+    url, name = f"nats://127.0.0.1:{nats_broker.port}", f"s{uuid4().hex}"
+    client = await nats_client.connect(url)
+    await client.jetstream().add_stream(StreamConfig(name=name, subjects=[f"{name}.kept"]))
+
+    async def reply(received: Msg) -> None:
+        await received.respond(b'{"ok": true}')
+
+    await client.subscribe(f"{name}.>", cb=reply)
+    await client.flush()
+    transport = nats(url)
+    await transport.open()
+    try:
+        (kept,) = await transport.publish([message(f"{name}.kept", 1)], timeout=10)
+        (lost,) = await transport.publish([message(f"{name}.lost", 2)], timeout=1)
+    finally:
+        await transport.close()
+        await client.close()
+    assert kept == Confirmed(receipt=f"{name}:1")
+    assert lost == Refused("unroutable", f"no stream has the subject {name}.lost")
+
+
+async def test_one_stream_of_nats_takes_an_event_under_the_subjects_of_two_relays(
+    nats_broker: Server,
+) -> None:
+    """A stream drops an id that it knows, whatever the subject. Each subject has the event once, however often it comes."""
+    url, name = f"nats://127.0.0.1:{nats_broker.port}", f"s{uuid4().hex}"
+    client = await nats_client.connect(url)
+    context = client.jetstream()
+    await context.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"]))
+    first = [message(f"{name}.a.{n}", n, f"k{n}") for n in range(60)]
+    second = [replace(one, destination=one.destination.replace(".a.", ".b.")) for one in first]
+    for batch, known in ((first, False), (second, False), (first, True), (second, True)):
+        outcomes = await send(nats(url), *batch)
+        assert {(type(o), getattr(o, "duplicate", None)) for o in outcomes} == {(Confirmed, known)}
+    found = await context.stream_info(name, subjects_filter=">")
+    assert found.state.subjects == dict.fromkeys([one.destination for one in first + second], 1)
+    seen = await context.get_msg(name, 61)
+    assert (seen.headers or {})["ce-id"] == "x"
+    # Read and removed by a reader of the first: whether the second has it, nobody can tell.
+    await context.purge_stream(name)
+    (again,) = await send(nats(url), replace(first[0], destination=f"{name}.c"))
+    assert again == Confirmed(receipt=f"{name}:121")
+    await client.close()
+
+
+def test_nats_takes_a_repeat_for_stored_where_it_may_not_look() -> None:
+    server = nats_server(
+        'authorization { users = [{user: relay, password: right, permissions: {publish: {deny: "$JS.API.STREAM.MSG.>"}}}] }'
+    )
+    url = f"nats://relay:right@127.0.0.1:{server.port}"
+
+    async def main() -> None:
+        client = await nats_client.connect(url)
+        await client.jetstream().add_stream(StreamConfig(name="S", subjects=["s.>"]))
+        await client.close()
+        batch = [message(f"s.{n}", n, f"k{n}") for n in range(60)]
+        await send(nats(url), *batch)
+        assert await send(nats(url), *batch) == [
+            Confirmed(duplicate=True, receipt=f"S:{n + 1}") for n in range(60)
+        ]
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.end()
 
 
 async def test_of_messages_that_were_lost_with_a_channel_of_rabbitmq_the_one_that_ended_it_is_refused(

@@ -143,15 +143,18 @@ class _Kafka:
     async def _absent(self, session: "Session", topics: set[str], deadline: float) -> dict[str, Outcome]:
         """Topics that cannot be sent to. The brokers are asked about those that nothing was sent to yet."""
         found: dict[str, Outcome] = {}
+        asked: list[str] = []
         for topic in topics - self._topics:
-            if not _TOPIC.fullmatch(topic):
+            if _TOPIC.fullmatch(topic):
+                asked.append(topic)
+            else:
                 found[topic] = Refused("malformed", f"{topic[:200]!r} is no name of a topic")
-                continue
-            known = await asyncio.to_thread(session.ask, topic, min(deadline, time.monotonic() + NEW_TOPIC))
-            if known is None:
+        until = min(deadline, time.monotonic() + NEW_TOPIC)  # for all: the messages need time too
+        for topic, outcome in (await asyncio.to_thread(session.ask, asked, until)).items() if asked else ():
+            if outcome is None:
                 self._topics.add(topic)
             else:
-                found[topic] = known
+                found[topic] = outcome
         return found
 
     async def _send(
@@ -187,9 +190,8 @@ class _Kafka:
         if session is None:
             return Health(False, "it is not open")
         for topic in destinations:
-            if (
-                found := await asyncio.to_thread(session.ask, topic, time.monotonic() + NEW_TOPIC)
-            ) is not None:
+            asked = await asyncio.to_thread(session.ask, [topic], time.monotonic() + NEW_TOPIC)
+            if (found := asked[topic]) is not None:
                 why = found.detail if isinstance(found, Refused) else getattr(found, "reason", "")
                 return Health(False, f"{topic}: {why}")
         return Health(True)
@@ -242,24 +244,28 @@ class Session:
             more = {} if topic is None else {"topic": topic}
             return self._producer.list_topics(timeout=STEP, **more)
 
-    def ask(self, topic: str, deadline: float) -> Outcome | None:
-        """Why a topic cannot be sent to. None: it is there."""
-        while True:
+    def ask(self, topics: Sequence[str], deadline: float) -> dict[str, Outcome | None]:
+        """Why each of these cannot be sent to; None: it is there. The others are asked about until the deadline."""
+        found: dict[str, Outcome | None] = {}
+        left = list(topics)
+        while left:
             late = time.monotonic() >= deadline
-            try:
-                error = self._metadata(topic).topics[topic].error
-            except library().KafkaException as failure:
-                if late:
-                    return RetryLater(f"no metadata: {failure.args[0].str()}")
-                continue
-            if error is None:
-                return None
-            outcome = outcome_of(error)
-            if not isinstance(outcome, Refused) or outcome.reason != "unroutable":
-                return outcome
-            if late:
-                return Refused("unroutable", f"there is no topic {topic}")
-            time.sleep(0.1)
+            for topic in left:
+                found[topic] = outcome = self._ask(topic)
+                if isinstance(outcome, RetryLater) and time.monotonic() >= deadline:  # for all of them
+                    return {**dict.fromkeys(topics, outcome), **found}
+            left = [topic for topic in left if _may_come(found[topic]) and not late]
+            time.sleep(0.1 if left else 0)
+        return found
+
+    def _ask(self, topic: str) -> Outcome | None:
+        try:
+            error = self._metadata(topic).topics[topic].error
+        except library().KafkaException as failure:
+            return RetryLater(f"no metadata: {failure.args[0].str()}")
+        outcome = None if error is None else outcome_of(error)
+        is_absent = isinstance(outcome, Refused) and outcome.reason == "unroutable"
+        return Refused("unroutable", f"there is no topic {topic}") if is_absent else outcome
 
     def produce(self, messages: Sequence[tuple[int, OutMessage]], report: Report) -> None:
         """`report` is called once for each, from the thread that polls or from here."""
@@ -297,6 +303,13 @@ class Session:
         self._polling.join()
         with self._asking:
             self._producer.close()
+
+
+def _may_come(outcome: Outcome | None) -> bool:
+    """It is there soon: it was made just now, or no broker has replied."""
+    return isinstance(outcome, RetryLater) or (
+        isinstance(outcome, Refused) and outcome.reason == "unroutable"
+    )
 
 
 _BATCH_TOO_LARGE = RetryLater("the broker says that it is too large", scope="key")

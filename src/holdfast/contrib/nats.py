@@ -36,30 +36,40 @@ if TYPE_CHECKING:
 
 WINDOW = timedelta(minutes=2)  # a stream's duplicate_window, where nobody has set another
 MOST_BYTES = 2**20 - 4096  # of a message: what a server takes by default, less the headers
+_SERVER_OWN = ("$JS.", "$SYS.")  # subjects that are questions and orders to the server
 _SUBJECT = re.compile(r"[!-)+-=?-~\x80-\U0010ffff]+")  # no space, control, * and >
 _TOO_LARGE = frozenset((10054,))  # err_code: beyond the stream's own limit
 _WRONG = frozenset((10060, 10070, 10071, 10164))  # expected another stream, or another message before it
 _FORBIDDEN = re.compile('[Pp]ermissions [Vv]iolation for [Pp]ublish to "([^"]+)"')
 NO_STREAM = RetryLater("no stream has this subject just now")
+STRANGER = RetryLater(
+    "a subscriber of this subject replied, and no stream has acknowledged the message", unknown=True
+)
 _SERVERS = (
     "nats-"  # what a header begins with that the server takes for an order: to empty a stream, to expire
 )
 CONNECT = 5.0  # seconds
+_PAUSE = 0.1  # seconds between the two tries of a server
 _BRIEF = 0.5  # seconds that a question has, however late it is
 _MOST_HEADERS = 16 * 1024  # bytes: those of an event are half of it at most
 _HEAD = len("NATS/1.0\r\n\r\n")  # of all headers, beside their lines
 _LINE = len(": \r\n")
+_LOOKS = 50  # messages of a stream that are read at once
+_LOOKING = 1.0  # seconds that one of them may take
+_MOMENT = 0.2  # the same when the time of the batch is over
+_NOT_THERE = 10037  # err_code: no message found
 
 
 class _Batch:
     """The outcomes of one publish as they come, in the order of its messages. One future for all of them: a future for each
     would cost as much as the rest of a message."""
 
-    __slots__ = ("done", "left", "outcomes")
+    __slots__ = ("done", "left", "outcomes", "strangers")
 
     def __init__(self, size: int) -> None:
         self.outcomes: list[Outcome | None] = [None] * size
         self.left = size
+        self.strangers: set[int] = set()  # messages that somebody who is no stream has replied to
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def put(self, place: int, outcome: Outcome) -> None:
@@ -126,13 +136,14 @@ class _Nats:
         self._waiting: dict[str, _Waiting] = {}  # by token
         self._asked = 0
         self._last_error = ""
+        self._can_look = True  # whether the account may read a message of the stream
         self.capabilities = Capabilities(order="key", dedup=dedup, max_bytes=max_bytes, max_batch=1000)
 
     async def open(self) -> None:
         made = client_class()
         await self.close()
         client: Client = made()
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"reconnect_time_wait": _PAUSE}
         if self._credentials is not None:
             options["user_credentials"] = self._credentials
         if self._tls is not None:
@@ -154,10 +165,13 @@ class _Nats:
         except TimeoutError:  # the client keeps trying, and reports the reason separately
             await _end(client)
             raise ConnectionError(self._last_error or f"no answer within {CONNECT:g} s") from None
-        except BaseException:
+        except BaseException as error:
             await _end(client)
+            if isinstance(error, Exception) and self._last_error:  # the client says that there is no server
+                raise ConnectionError(self._last_error) from None
             raise
         self._client = client
+        self._can_look = True
         self._inbox = client.new_inbox()
         self._last_error = ""  # of servers that were tried before this one
         await client.subscribe(f"{self._inbox}.*", cb=self._answered)
@@ -180,7 +194,11 @@ class _Nats:
     async def _answered(self, message: "Msg") -> None:
         token = message.subject[len(self._inbox) + 1 :]
         nobody = message.headers and message.headers.get("Status") == "503"
-        self._resolve(token, NO_STREAM if nobody else outcome_of(message.data))
+        outcome = NO_STREAM if nobody else outcome_of(message.data)
+        if outcome is not None:
+            self._resolve(token, outcome)
+        elif (waiting := self._waiting.get(token)) is not None:  # the reply of the stream may follow
+            waiting[0].strangers.add(waiting[1])
 
     def _resolve(self, token: str, outcome: Outcome) -> None:
         waiting = self._waiting.pop(token, None)
@@ -198,22 +216,75 @@ class _Nats:
         if client is None or not client.is_connected:
             return [RetryLater("the connection was lost", unknown=True)] * len(batch)
         deadline = time.monotonic() + timeout
-        found = _Batch(len(batch))
-        for place, message in enumerate(batch):
-            await self._send(client, found, place, message)
+        outcomes = await self._send_all(client, [(message, message.id) for message in batch], timeout)
+        await self._find_unroutable(batch, outcomes, max(deadline - time.monotonic(), _BRIEF))
+        if any(isinstance(outcome, Confirmed) and outcome.duplicate for outcome in outcomes):
+            await self._store_dropped(client, batch, outcomes, deadline)
+        return outcomes
+
+    async def _send_all(
+        self, client: "Client", messages: Sequence[tuple[OutMessage, str]], timeout: float
+    ) -> list[Outcome]:
+        """Messages, each with the id by which the stream knows it."""
+        found = _Batch(len(messages))
+        for place, (message, known_by) in enumerate(messages):
+            await self._send(client, found, place, message, known_by)
         if found.left:
             await found.wait(timeout)
         late = RetryLater(f"no acknowledgement within {timeout:g} s", unknown=True)
-        outcomes = [late if outcome is None else outcome for outcome in found.outcomes]
+        outcomes = [
+            (STRANGER if place in found.strangers else late) if outcome is None else outcome
+            for place, outcome in enumerate(found.outcomes)
+        ]
         if found.left:
             await self._lost()
-        await self._find_unroutable(batch, outcomes, max(deadline - time.monotonic(), _BRIEF))
         return outcomes
 
-    async def _send(self, client: "Client", batch: _Batch, place: int, message: OutMessage) -> None:
+    async def _store_dropped(
+        self, client: "Client", batch: Sequence[OutMessage], outcomes: list[Outcome], deadline: float
+    ) -> None:
+        """A stream drops an id that it knows, also where it has the message under another subject alone: of another relay,
+        or of another route. Such a message is sent once more, by an id with its subject."""
+        repeats = [
+            n for n, outcome in enumerate(outcomes) if isinstance(outcome, Confirmed) and outcome.duplicate
+        ]
+        dropped: list[int] = []
+        for begin in range(0, len(repeats), _LOOKS):
+            part = repeats[begin : begin + _LOOKS]
+            left = max(min(_LOOKING, deadline - time.monotonic()), _MOMENT)
+            there = await asyncio.gather(
+                *(self._has(client, batch[n].destination, outcomes[n], left) for n in part)
+            )
+            dropped += [n for n, is_there in zip(part, there, strict=True) if is_there is False]
+        if dropped:
+            again = [(batch[n], f"{batch[n].id}:{batch[n].destination}") for n in dropped]
+            found = await self._send_all(client, again, max(deadline - time.monotonic(), _MOMENT))
+            for n, outcome in zip(dropped, found, strict=True):
+                outcomes[n] = outcome
+
+    async def _has(self, client: "Client", subject: str, outcome: Outcome, timeout: float) -> bool | None:
+        """Whether the message that a stream knows is one of this subject; None: it cannot be found out."""
+        assert isinstance(outcome, Confirmed)
+        stream, _, seq = (outcome.receipt or "").rpartition(":")
+        if not self._can_look:
+            return None
+        try:
+            question = json.dumps({"seq": int(seq)}).encode()
+            answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", question, timeout=timeout)
+            found = json.loads(answer.data)
+        except Exception:  # noqa: BLE001 no right to ask, or no reply
+            self._can_look = False
+            return None
+        if "error" in found:  # read and removed: of which subject it was, nobody knows
+            return False if found["error"].get("err_code") == _NOT_THERE else None
+        return bool(found["message"]["subject"] == subject)
+
+    async def _send(
+        self, client: "Client", batch: _Batch, place: int, message: OutMessage, known_by: str
+    ) -> None:
         """The outcome is put into the batch: now, where the message is not sent, or by its acknowledgement."""
         subject = message.destination
-        if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}.":
+        if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}." or subject.startswith(_SERVER_OWN):
             return batch.put(place, Refused("malformed", f"{subject[:200]!r} is no subject"))
         most = self.capabilities.max_bytes
         if len(message.body) > most:
@@ -221,7 +292,7 @@ class _Nats:
                 place, Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
             )
         headers = {n: v for n, v in message.headers.items() if n[:5].lower() != _SERVERS}
-        headers["Nats-Msg-Id"] = message.id
+        headers["Nats-Msg-Id"] = known_by
         headers["Content-Type"] = message.content_type
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
@@ -243,7 +314,7 @@ class _Nats:
     ) -> None:
         """Nobody answered for a subject. It is refused only where the server says that no stream has it: while a leader is
         elected nobody answers either."""
-        nobody = [n for n, outcome in enumerate(outcomes) if outcome == NO_STREAM]
+        nobody = [n for n, outcome in enumerate(outcomes) if outcome in (NO_STREAM, STRANGER)]
         subjects = list(dict.fromkeys(batch[n].destination for n in nobody))
         known = await asyncio.gather(*(self._has_no_stream(subject, timeout) for subject in subjects))
         absent = {subject for subject, is_absent in zip(subjects, known, strict=True) if is_absent}
@@ -302,17 +373,18 @@ def _size(body: bytes, headers: Mapping[str, str]) -> int:
     return len(body) + _HEAD + sum(len(name) + len(value) + _LINE for name, value in headers.items())
 
 
-def outcome_of(answer: bytes) -> Outcome:
-    """The outcome of a stream's reply."""
+def outcome_of(answer: bytes) -> Outcome | None:
+    """The outcome of a stream's reply; None: the reply is not by a stream."""
     try:
         found = json.loads(answer)
     except ValueError:
-        return RetryLater("the acknowledgement could not be read", unknown=True)
-    if "error" not in found:
-        return Confirmed(
-            duplicate=bool(found.get("duplicate")), receipt=f"{found.get('stream')}:{found.get('seq')}"
-        )
-    error = found["error"]
+        return None
+    if not isinstance(found, dict):
+        return None
+    error, stream, seq = found.get("error"), found.get("stream"), found.get("seq")
+    if not isinstance(error, dict):
+        named = isinstance(stream, str) and isinstance(seq, int)
+        return Confirmed(duplicate=bool(found.get("duplicate")), receipt=f"{stream}:{seq}") if named else None
     code, text = error.get("err_code"), str(error.get("description", "refused"))
     if code in _TOO_LARGE:
         return Refused("too_large", text)

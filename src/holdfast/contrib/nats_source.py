@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ENDS_WITHIN = 5.0  # seconds, for what is no wait for messages
 _CLOSES_WITHIN = 1.0
+_PAUSE = 0.1  # between the two tries of a server
 _IDS = ("ce-id", "nats-msg-id")
 
 
@@ -52,7 +53,9 @@ class NatsSource:
         async def heard(error: Exception) -> None:
             said.append(f"{type(error).__name__}: {error}")
 
-        options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
+        options: dict[str, Any] = {"reconnect_time_wait": _PAUSE}
+        if self._credentials:
+            options["user_credentials"] = self._credentials
         client: Client = made()
         self._client = client  # before it connects, so that close() ends it in any case
         try:

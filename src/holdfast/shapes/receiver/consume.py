@@ -61,6 +61,7 @@ class Reader(Service):
         self._is_open = False
         self._open: list[InMessage] = []  # neither acknowledged nor given back
         self._unwritten = False  # the last batch could not be written
+        self._unheard: Exception | None = None  # why the broker did not hear that messages are done
         self._stopped = False
         self._turn = asyncio.Lock()
         self._room = 0  # messages that the queue may still take
@@ -155,8 +156,11 @@ class Reader(Service):
         good = len(made)
         if self._what.poison == "stop":
             good = next((n for n, one in enumerate(made) if one.fault is not None), good)
+        self._unheard = None
         for begin, end in _parts(made[:good]):
             await self._write(messages[begin:end], made[begin:end])
+        if self._unheard is not None:
+            raise self._unheard
         if good < len(made):
             self._stopped = True
             self.has_read, self.problem = False, f"it stopped before {made[good].id}: {made[good].fault}"
@@ -189,8 +193,12 @@ class Reader(Service):
         failpoints.point("consume.committed")
         done = {id(message) for message in messages}
         self._open = [message for message in self._open if id(message) not in done]
-        await bounded(self._broker.ack([message.receipt for message in messages]), _REPLIES, "ack()")
         self._report(written)
+        if self._unheard is None:
+            try:
+                await bounded(self._broker.ack([m.receipt for m in messages]), _REPLIES, "ack()")
+            except Exception as error:  # noqa: BLE001 the rest is written first: it would come after later messages
+                self._unheard = error
 
     def _report(self, written: Sequence[Written]) -> None:
         for outcome, messages in Counter(one.outcome for one in written).items():
@@ -208,9 +216,8 @@ class Reader(Service):
         """The row for a message, whatever it contains."""
         now = self._database.clock.now()
         headers = {name.lower(): value for name, value in message.headers.items()}
-        found, key = message.id, message.key
-        if not _ID.fullmatch(found):
-            found = "sha256:" + hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+        found, key = _fit(message.id), message.key
+        judged = self._what.poison == "stop" or message.deliveries <= DELIVERIES
         try:
             if len(message.body) > self._intake.max_bytes:
                 raise TooLarge(f"the message is larger than {self._intake.max_bytes:,} bytes")
@@ -219,9 +226,8 @@ class Reader(Service):
                 data, attributes = opened(data)
                 headers |= attributes
                 key = attributes.get("ce-subject") or key
-            made = self._intake.message(
-                found, headers, message.body, data, now, judged=message.deliveries <= DELIVERIES
-            )
+                found = _fit(attributes.get("ce-id") or message.id)  # a place is one only where it has no id
+            made = self._intake.message(found, headers, message.body, data, now, judged=judged)
         except (InvalidMessage, InvalidPayload, TooLarge) as error:
             return self._intake.unreadable(found, headers, message.body, str(error), now)
         key = key or headers.get("ce-subject")
@@ -231,6 +237,13 @@ class Reader(Service):
             why = f"its key is longer than {_KEY_BYTES} bytes, or no text that can be stored"
             return self._intake.unreadable(found, headers, message.body, why, now)
         return made._replace(key=key)
+
+
+def _fit(message_id: str) -> str:
+    """The id, or its digest if it cannot be stored as it is."""
+    if _ID.fullmatch(message_id):
+        return message_id
+    return "sha256:" + hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _parts(made: Sequence[NewMessage]) -> Iterator[tuple[int, int]]:

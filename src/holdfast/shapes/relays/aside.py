@@ -8,10 +8,11 @@ Events without a key wait for no other: each is tried again by itself.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...follow import Cursor, LogRow, Note
 from ...transport import Confirmed, Outcome, Refused, RetryLater
+from .breaker import Breaker
 from .link import Link
 from .message import Maker, Unsendable
 from .spec import Spec
@@ -22,14 +23,13 @@ Lane = str | int  # a key, or the position of an event without one
 
 
 class Aside:
-    def __init__(
-        self, spec: Spec, cursor: Cursor, link: Link, maker: Maker, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, spec: Spec, cursor: Cursor, link: Link, maker: Maker, breaker: Breaker) -> None:
         self._spec = spec
         self._cursor = cursor
         self._link = link
         self._maker = maker
-        self._clock = clock  # it stops while the destination is unreachable
+        self._breaker = breaker
+        self._clock = breaker.clock  # it stops while the destination is unreachable
         self._held: set[str] = set()
         self._due: dict[str | None, float] = {}  # keys that are tried again, and when
         self._again: dict[int, float] = {}  # the same of events without a key, by position
@@ -61,7 +61,7 @@ class Aside:
         if note.kind == "spilled":
             due = time.monotonic() + self._spec.retry.delay(1)
             self._due[key] = min(due, self._due.get(key, due))
-            self._since.setdefault(_lane(note.row), self._clock())
+            self._since.setdefault(lane_of(note.row), self._clock())
 
     def stored(self, notes: Sequence[Note]) -> None:
         for note in notes:
@@ -74,15 +74,14 @@ class Aside:
     def next_look(self) -> float | None:
         return min(self._due.values()) if self._due and self._task is None else None
 
-    def go_on(self, away: bool) -> None:
-        """Try the first that is due, unless the destination is unreachable."""
-        now = time.monotonic()
-        if self._task is None and not away:
-            for key, due in self._due.items():
-                if due <= now:
-                    name = f"holdfast relay {self._cursor.name} aside"
-                    self._task = asyncio.get_running_loop().create_task(self._empty(key), name=name)
-                    return
+    def go_on(self, *, away: bool) -> None:
+        """Try the one that has been due for longest, unless the destination is unreachable: a few that fail slowly are
+        always due again, and would keep all others waiting."""
+        if self._task is None and not away and self._due:
+            key = min(self._due, key=self._due.__getitem__)
+            if self._due[key] <= time.monotonic():
+                name = f"holdfast relay {self._cursor.name} aside"
+                self._task = asyncio.get_running_loop().create_task(self._empty(key), name=name)
 
     def collect(self) -> None:
         if self._task is not None and self._task.done():
@@ -90,7 +89,8 @@ class Aside:
             task.result()
 
     async def _empty(self, key: str | None) -> None:
-        """Send the waiting events of a key, until none waits or one fails. Of those without a key all due ones are tried."""
+        """Send the waiting events of a key, until none waits, one fails or another key is due. Of those without a key all
+        due ones are tried."""
         after = 0
         while True:
             noted, unstored = self._noted[key], self._unstored[key]
@@ -108,6 +108,10 @@ class Aside:
                 rows = [one for one in rows if self._again.get(one[1].position, 0.0) <= time.monotonic()]
             if not await self._send(key, rows):
                 return
+            if key is not None:  # a page of each in turn
+                now = self._due[key] = time.monotonic()
+                if min(self._due.values()) < now:
+                    return
 
     def _forget(self, key: str | None) -> None:
         for kept in (self._due, self._tries, self._since, self._noted, self._unstored):
@@ -125,11 +129,18 @@ class Aside:
                 self._due.pop(key, None)
                 go_on = False
                 break
+            sent_at = time.monotonic()
             outcome = await self._outcome(kind, row)
             if isinstance(outcome, Confirmed):
                 done.append(row.position)
                 self._begin_anew(row)
+                self._breaker.confirmed(lane_of(row))
+                await self._breaker.worked()
                 continue
+            if isinstance(outcome, RetryLater):
+                outcome = self._breaker.judged(lane_of(row), outcome)
+                if self._breaker.is_open and outcome.scope == "destination":  # it was the trial
+                    await self._breaker.failed(outcome, time.monotonic(), sent_at)
             note, go_on = self._verdict(key, row, outcome)
             notes.append(note)
             if not go_on:
@@ -148,7 +159,7 @@ class Aside:
 
     def _verdict(self, key: str | None, row: LogRow, outcome: Outcome | str) -> tuple[Note, bool]:
         """The record of an event that was not sent, and whether the next of its key may be."""
-        lane = _lane(row)
+        lane = lane_of(row)
         if isinstance(outcome, str):
             self._begin_anew(row)
             return Note(row, "skipped", outcome), True
@@ -179,12 +190,13 @@ class Aside:
 
     def _begin_anew(self, row: LogRow) -> None:
         """The next of its key has not failed yet."""
-        self._tries.pop(_lane(row), None)
-        self._since.pop(_lane(row), None)
+        self._breaker.forget(lane_of(row))
+        self._tries.pop(lane_of(row), None)
+        self._since.pop(lane_of(row), None)
         self._again.pop(row.position, None)
 
 
-def _lane(row: LogRow) -> Lane:
+def lane_of(row: LogRow) -> Lane:
     return row.position if row.key is None else row.key
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from dataclasses import replace
 
 from ... import telemetry
 from ...errors import DatabaseError
@@ -11,6 +12,7 @@ from ...model.backoff import Backoff
 from ...transport import RetryLater
 
 LONGEST = 300.0  # seconds between two tries, whatever a destination requests
+LONE = 3  # failures of one lane, with confirms of others in between, after which it is not the destination that fails
 
 
 class Breaker:
@@ -21,6 +23,10 @@ class Breaker:
         self._since = 0.0
         self._opened_at = 0.0
         self._away = 0.0  # seconds of outages that are over
+        self._confirmed = 0  # messages, ever
+        self._lone: dict[
+            str | int, tuple[int, int]
+        ] = {}  # failures that count, and what was confirmed by then
         self.until = 0.0  # the next try
 
     @property
@@ -34,6 +40,26 @@ class Breaker:
         """Seconds of a clock that stops while the destination is unreachable: no key is blamed for that time."""
         now = time.monotonic()
         return (self._since if self.is_open else now) - self._away
+
+    def judged(self, lane: str | int, outcome: RetryLater) -> RetryLater:
+        """`lane`: a key, or the position of an event without one. If it fails again and again while others are confirmed, as
+        with a path that always times out, its own events are the reason, and not the destination."""
+        if outcome.scope == "key":
+            return outcome
+        failures, seen = self._lone.get(lane, (0, self._confirmed))
+        is_alone = self._confirmed > seen
+        failures += is_alone
+        self._lone[lane] = failures, self._confirmed
+        return replace(outcome, scope="key") if is_alone and failures >= LONE else outcome
+
+    def confirmed(self, lane: str | int) -> None:
+        self._confirmed += 1
+        self.forget(lane)
+
+    def forget(self, lane: str | int) -> None:
+        """Its event does not fail any more: it was sent, or recorded."""
+        if self._lone:
+            self._lone.pop(lane, None)
 
     async def failed(self, outcome: RetryLater, now: float, sent_at: float) -> None:
         """`sent_at`: when the failed message was sent. The destination was unreachable by then, however late that was found.

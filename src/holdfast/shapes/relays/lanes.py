@@ -28,6 +28,7 @@ class Item:
     lane: "Lane | None" = None
     note: Note | None = None
     done: bool = False
+    confirmed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,7 @@ class Lane:
     )  # in the order of the log; the first `sent` are in flight
     sent: int = 0
     attempts: int = 0  # failures in a row
+    lost: int = 0  # the same, of the destination
     failing_since: float | None = None  # by the clock of the breaker
     retry_at: float = 0.0
     error: str = ""
@@ -55,6 +57,7 @@ class Lanes:
         self._entered = 0
         self.passed = (position, seq)  # all events up to here are done
         self.unsent = 0  # items with a message, sent or not
+        self.confirmed = 0  # items that were sent, behind one that holds up the position
         self.bytes = 0
         self.in_flight = 0
 
@@ -126,7 +129,7 @@ class Lanes:
         lane.items.popleft()
         lane.sent -= 1
         self.in_flight -= 1
-        lane.attempts, lane.failing_since, lane.retry_at = 0, None, 0.0
+        lane.attempts, lane.lost, lane.failing_since, lane.retry_at = 0, 0, None, 0.0
         self._settle(item, note)
         if not lane.items:
             del self._lanes[lane.name]
@@ -138,6 +141,8 @@ class Lanes:
         self.unsent -= 1
         self.bytes -= len(item.message.body)
         item.row, item.message, item.lane, item.note, item.done = None, None, None, note, True
+        item.confirmed = note is None
+        self.confirmed += item.confirmed
 
     def again(self, items: list[Item]) -> None:
         """They were sent and are not known to be stored: their lanes start with them again, when `wait` lets them."""
@@ -157,6 +162,10 @@ class Lanes:
         self._ready.pop(lane.name, None)
         self._entered += 1
         heapq.heappush(self._later, (until, self._entered, lane))
+
+    def first(self) -> Lane | None:
+        """The lane that holds up the position."""
+        return self._all[0].lane if self._all else None
 
     def failing(self) -> Iterator[Lane]:
         """Lanes that wait because they failed."""
@@ -201,6 +210,7 @@ class Lanes:
         while self._all and self._all[0].done:
             item = self._all.popleft()
             self.passed = (item.position, item.seq)
+            self.confirmed -= item.confirmed
             if item.note is not None:
                 notes.append(item.note)
         return notes

@@ -14,7 +14,7 @@ from ... import failpoints, telemetry
 from ...errors import LeaseLost
 from ...follow import BareRow, Cursor, LogPage, LogRow, Note
 from ...transport import Confirmed, Outcome, RetryLater
-from .aside import Aside, said
+from .aside import Aside, lane_of, said
 from .breaker import Breaker
 from .lanes import Item, Lane, Lanes, Name
 from .link import Link
@@ -54,7 +54,7 @@ class Relay:
         self._notes: list[Note] = []
         self._bad: tuple[LogRow, str] | None = None  # where it is to stop, and why
         self._moved_at = time.monotonic()
-        self._aside = Aside(self._spec, cursor, self._link, self._maker, self._breaker.clock)
+        self._aside = Aside(self._spec, cursor, self._link, self._maker, self._breaker)
 
     @property
     def stuck(self) -> bool:
@@ -90,7 +90,7 @@ class Relay:
             self._start_reading()
             self._spill()
             self._send()
-            self._aside.go_on(self._breaker.is_open)
+            self._aside.go_on(away=self._breaker.is_open and not self._may_try_aside)
         self._start_moving(leaving or self._bad is not None)
         busy = {*self._waves, *filter(None, (self._reading, self._moving)), *self._aside.tasks()}
         at_bad = self._bad is not None and self._lanes.is_done_before(self._bad[0].position)
@@ -171,6 +171,13 @@ class Relay:
                 return
 
     @property
+    def _may_try_aside(self) -> bool:
+        """All that could be tried of an unreachable destination waits aside."""
+        lanes = self._lanes
+        has_other = self._waves or lanes.has_ready() or lanes.next_retry() is not None
+        return not has_other and self._breaker.may_try(time.monotonic())
+
+    @property
     def _most_waves(self) -> int:
         return 1 if self._able.in_flight == "prefix" else WAVES
 
@@ -190,11 +197,11 @@ class Relay:
     def _pause(self) -> float | None:
         """Seconds until there is something to do that no task reports."""
         now, due = time.monotonic(), []
-        retry = self._lanes.next_retry()
+        retry, aside = self._lanes.next_retry(), self._aside.next_look()
         if self._breaker.is_open:
-            if not self._waves:  # otherwise the trial wakes it
-                ready = self._lanes.has_ready()
-                due.append(self._breaker.until if ready or retry is None else max(self._breaker.until, retry))
+            trial = 0.0 if self._lanes.has_ready() else aside if retry is None else retry
+            if not self._waves and trial is not None:  # otherwise the trial wakes it
+                due.append(max(self._breaker.until, trial))
         elif (
             retry is not None
             and len(self._waves) < self._most_waves
@@ -203,7 +210,7 @@ class Relay:
             due.append(retry)  # otherwise a returning batch releases it
         if self._lanes.passed[0] > self._cursor.position and self._moving is None:
             due.append(self._moved_at + self._spec.every)
-        if (aside := self._aside.next_look()) is not None and not self._breaker.is_open:
+        if aside is not None and not self._breaker.is_open:
             due.append(aside)
         return max(0.001, min(due) - now) if due else None
 
@@ -228,20 +235,26 @@ class Relay:
         failed: dict[int, tuple[Lane, RetryLater]] = {}
         again: list[Item] = []
         sent, refused = 0, []
-        for item, outcome in zip(items, outcomes, strict=True):
+        for item, found in zip(items, outcomes, strict=True):
             assert item.lane is not None
-            row = item.row
+            row, outcome = item.row, found
             assert row is not None
+            lane = lane_of(row)
             if id(item.lane) in failed:
                 again.append(item)
-            elif isinstance(outcome, Confirmed):
+                continue
+            if isinstance(outcome, RetryLater):
+                outcome = self._breaker.judged(lane, outcome)
+            if isinstance(outcome, Confirmed):
                 self._lanes.finish(item)
+                self._breaker.confirmed(lane)
                 sent += 1
             elif isinstance(outcome, RetryLater) and not self._gives_up(item.lane, outcome):
                 failed[id(item.lane)] = (item.lane, outcome)
                 again.append(item)
             elif (note := self._refuse(row, said(outcome, self._spec))) is not None:
                 self._lanes.finish(item, note)
+                self._breaker.forget(lane)
                 self._aside.noted(note)
                 refused.append(note)
             else:
@@ -264,7 +277,9 @@ class Relay:
         else:  # the destination exists, whatever it replied about the key
             await self._breaker.worked()
         for lane, outcome in failed:
-            if outcome.scope == "key" and lane.items:
+            if outcome.scope == "destination":
+                lane.lost, lane.error = lane.lost + 1, outcome.reason
+            elif lane.items:
                 delay = self._spec.retry.delay(lane.attempts + 1) if outcome.after is None else outcome.after
                 self._lanes.wait(lane, now + min(delay, 300.0), self._breaker.clock(), outcome.reason)
 
@@ -302,13 +317,23 @@ class Relay:
 
     def _spill(self) -> None:
         """A lane that fails for long, or keeps others from being read, waits aside. It is tried again from there."""
-        if self._lanes.next_retry() is None or self._spec.refused == "stop":
+        if self._spec.refused == "stop":
+            return
+        first = self._lanes.first()
+        if first is not None and first.sent == 0 and first.lost >= FEW and self._is_alone:
+            self._spill_lane(first)
+        if self._lanes.next_retry() is None:
             return
         now, full = self._breaker.clock(), self._is_full
         for lane in list(self._lanes.failing()):
             held_for = 0.0 if lane.failing_since is None else now - lane.failing_since
             if lane.sent == 0 and (held_for >= self._spec.spill_after or (full and lane.attempts >= FEW)):
                 self._spill_lane(lane)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Everything else is sent: more messages behind it were confirmed than can have been in flight together with it."""
+        return self._lanes.confirmed > self._spec.window and self._is_full
 
     def _spill_lane(self, lane: Lane) -> None:
         rows = [BareRow.of(item.row) for item in lane.items if item.row is not None]
