@@ -114,7 +114,6 @@ class Lifecycle:
         """Only the end of the loop cancels the witness; any other task is also cancelled by a timeout in it."""
         if witness.cancelling() == 0 or not isinstance(outcome, Failed) or outcome.error.kind != _CANCELLED:
             return False
-        self._context.hurry.set()
         self._context.stop()  # before the next job starts in this slot
         return True
 
