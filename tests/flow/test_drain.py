@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conftest import QUICK, await_until, within
 
-from holdfast import AsyncTransaction, Batch, Holdfast, Rate, Transaction, failpoints, telemetry
+from holdfast import AsyncTransaction, Backoff, Batch, Holdfast, Rate, Transaction, failpoints, telemetry
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -253,6 +253,82 @@ async def test_a_worker_that_is_cancelled_again_and_again_hands_back_everything(
     finally:
         gate.set()
         await kit.database.aclose()
+
+
+@pytest.mark.parametrize("form", ["async", "sync", "transaction", "batch"])
+@pytest.mark.parametrize("when", ["works", "drains"])
+def test_a_loop_that_is_closed_over_a_worker_leaves_nothing_behind(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], form: str, when: str
+) -> None:
+    """asyncio.run() cancels all tasks when it ends, those of jobs, of the settler and of the drain too: when main() returns
+    beside a worker, and at a second Ctrl-C."""
+    gate, started = threading.Event(), list[int]()
+    work = _task_of(app, form, "inbox", started, gate)
+    if form == "batch":  # one that runs
+        work = app.batch_task(name="together", size=2)(_waits_together(started))
+    kit = holdfast_kit(app, replace(QUICK, drain=3600.0))
+    app.enqueue_many(work.job(n) for n in range(8))
+
+    async def main() -> None:
+        serving = asyncio.create_task(app.run_worker(concurrency=2))
+        await await_until(lambda: len(started) >= 2, "both slots have a job")
+        if when == "drains":
+            serving.cancel()
+            await await_until(lambda: _registry(kit)["status"] == "draining", "it drains")
+
+    program = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    program.start()
+    try:
+        program.join(within(20))
+        assert not program.is_alive(), "it waits for no handler"
+        assert untouched(kit)
+        assert len(kit.sql("SELECT id FROM holdfast.work")) == 8
+        assert _registry(kit)["ended"] == "left"
+    finally:
+        gate.set()
+
+
+@pytest.mark.parametrize("when", ["works", "drains"])
+async def test_a_handler_that_ends_by_a_cancellation_of_its_own_has_failed(
+    app: Holdfast, akit: Kit, when: str
+) -> None:
+    """Nobody closes the loop: its worker goes on, and waits for the others as long as it may."""
+    own, other = asyncio.Event(), asyncio.Event()
+
+    @app.task(retry=Backoff(first=600))
+    async def ends() -> None:
+        await own.wait()
+        if when == "works":
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+    @app.task
+    async def stays() -> None:
+        await other.wait()
+
+    failed, finished = ends.enqueue(), stays.enqueue()
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        await await_until(lambda: worker.slots.running == 2, "both run")
+        if when == "drains":
+            worker.stop()
+        own.set()
+        await await_until(lambda: akit.job(failed.id)["attempts"] == 1, "it has failed")
+        assert worker.draining == (when == "drains")
+        assert not worker._context.hurry.is_set()
+        other.set()
+        await await_until(lambda: akit.job(finished.id)["status"] == "completed", "the other has ended")
+        worker.stop()
+        await stage.end()
+
+
+def _waits_together(started: list[int]) -> Callable[[Batch[int]], Any]:
+    async def waits(batch: Batch[int]) -> None:
+        started.append(len(batch))
+        await asyncio.Event().wait()
+
+    return waits
 
 
 def _task_of(app: Holdfast, form: str, queue: str, started: list[int], gate: threading.Event) -> Any:

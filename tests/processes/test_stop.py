@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -66,20 +67,51 @@ async def test_a_cancelled_handler_that_does_not_listen_is_killed(scene: Scene) 
 
 async def test_a_worker_that_is_cancelled_again_and_again_leaves_no_child_and_no_thread(scene: Scene) -> None:
     """As by a task group of anyio, until its task has ended."""
-
-    def threads() -> set[threading.Thread]:
-        return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")}
-
-    before = threads()
+    before = _own_threads()
     handle = deaf.enqueue("stuck")
     serving = asyncio.create_task(scene.kit.app.run_worker(concurrency=1))
     child = await _start(scene)
     while not serving.done():
         serving.cancel()
         await asyncio.sleep(0)
-    await await_until(lambda: is_gone(child) and threads() <= before, "the child and all threads are gone")
+    await await_until(
+        lambda: is_gone(child) and _own_threads() <= before, "the child and all threads are gone"
+    )
     assert scene.end(handle.id)[:2] == ("pending", 0)
     await scene.kit.database.aclose()
+
+
+async def test_a_pool_that_is_cancelled_before_a_thread_is_free_is_closed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, before = pool.Pool.close, _own_threads()
+
+    async def cancelled(self: pool.Pool) -> None:
+        loop, gate, only = asyncio.get_running_loop(), threading.Event(), ThreadPoolExecutor(1)
+        only.submit(gate.wait)
+        loop.set_default_executor(only)
+        loop.call_soon(asyncio.current_task().cancel)  # type: ignore[union-attr]
+        try:
+            await close(self)
+        finally:
+            gate.set()
+
+    monkeypatch.setattr(pool.Pool, "close", cancelled)
+    deaf.enqueue("stuck")
+    serving = asyncio.create_task(scene.kit.app.run_worker(concurrency=1))
+    child = await _start(scene)
+    for _ in range(2):  # the second one waits for no handler
+        serving.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([serving])
+    await await_until(
+        lambda: is_gone(child) and _own_threads() <= before, "the child and all threads are gone"
+    )
+    await scene.kit.database.aclose()
+
+
+def _own_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")}
 
 
 async def test_a_lost_lease_kills_the_child_and_what_it_started(scene: Scene, events: Events) -> None:

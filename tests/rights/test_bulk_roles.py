@@ -39,3 +39,24 @@ def test_a_role_of_some_queues_gets_no_further_by_copy(dsn: str, life: Life) -> 
         assert count(dsn, "SELECT count(*) FROM holdfast.work") == 0
     finally:
         roles.clear()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_a_role_under_row_level_security_goes_by_the_function(dsn: str, life: Life, way: str) -> None:
+    """The server refuses a COPY into such a table, whatever the policies say."""
+    roles = Roles(dsn)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("ALTER TABLE holdfast.work ENABLE ROW LEVEL SECURITY")
+            conn.execute("CREATE POLICY everything ON holdfast.work USING (true)")
+        life.use(roles.url("worker"))
+        jobs = [life.plain.job(n) for n in range(LEAST)]
+        made = life.app.enqueue_many(jobs) if way == "sync" else await life.app.aenqueue_many(jobs)
+        assert len(made) == LEAST
+        assert not life.app._writer._may_copy
+        assert count(dsn, "SELECT count(*) FROM holdfast.work") == LEAST
+        with pytest.raises(Forbidden, match="row-level security"):
+            life.app.enqueue_copy(jobs)
+    finally:
+        await life.app.database.aclose()
+        roles.clear()

@@ -13,6 +13,7 @@ from tests.wake.conftest import SLEEPY, Notes, sleepers, until_asleep, working
 
 from holdfast import AsyncTransaction, Backoff, Batch, Breaker, Holdfast, Job, Rate, Transaction
 from holdfast.db.database import Database
+from holdfast.tasks.copy import LEAST
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
 
@@ -170,3 +171,25 @@ async def test_a_direct_address_for_listen_brings_it_back(app: Holdfast, pooled:
         await notes.until(1)
     assert sleepers(pooled) == []
     await app.database.aclose()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_many_jobs_go_by_copy_whatever_dates_look_like_there(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], notes: Notes, way: str
+) -> None:
+    """A pooler's connections have the DateStyle of their database, and the driver reads no other than ISO."""
+    kit = holdfast_kit(app, QUICK)
+    (row,) = kit.sql("SELECT current_database() AS name")
+    kit.sql(f"ALTER DATABASE {row['name']} SET datestyle = 'German'")
+    jobs = [notes.task.job(n) for n in range(LEAST)]
+    with bouncer(kit.url, "transaction") as url:
+        app._opened = database = Database(url, QUICK)
+        made = app.enqueue_many(jobs) if way == "sync" else await app.aenqueue_many(jobs)
+        copied = app.enqueue_copy(jobs) if way == "sync" else await app.aenqueue_copy(jobs)
+        await database.aclose()
+        database.close()
+    assert len(made) == copied == LEAST
+    assert app._writer._may_copy
+    assert kit.sql("SELECT count(*), count(DISTINCT id) AS ids FROM holdfast.work") == [
+        {"count": 2 * LEAST, "ids": 2 * LEAST}
+    ]

@@ -1,7 +1,7 @@
 """An attempt from its slot to its end in the database: run, conclude, settled."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 from .. import telemetry
@@ -39,6 +39,7 @@ from .tally import Tally
 
 class Attempts:
     dispatcher: Dispatcher  # it starts these, and learns when they have ended
+    ended_by_loop: Callable[[Outcome], bool]  # it was closed, which cancels every task: no handler failed
 
     def __init__(
         self,
@@ -144,6 +145,8 @@ class Attempts:
             self._conclude_otherwise(running, settlement)
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
+        if self.ended_by_loop(settlement.outcome):
+            settlement = settlement._replace(outcome=Released("the event loop was closed"))
         if isinstance(settlement.outcome, Lost | Suspended):
             self._settled([settlement], [word_of(settlement.outcome).word])
         elif isinstance(settlement.outcome, SettledElsewhere):

@@ -150,10 +150,8 @@ class Dispatcher:
                         running.task = task
                         room -= 1
                         continue
-                    if not running.settling:
-                        running.task = (
-                            task  # it ended without an outcome, which the renewal finds out by this
-                        )
+                    if not running.settling:  # no outcome: the renewal finds out by its task
+                        running.task = task
                     if left == _AT_ONCE:
                         turn_began = self._turn_began = began
                         self._loop.call_soon(self._next_turn)

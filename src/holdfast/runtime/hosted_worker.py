@@ -34,7 +34,7 @@ async def hosted(serve: Serve) -> AsyncIterator[None]:
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
-    """Wait for its end. If the waiting task is cancelled while the worker drains, the drain is cancelled too."""
+    """Wait for its end. If the waiting task is cancelled while the worker drains, the worker hurries."""
     try:
         await serving
     except asyncio.CancelledError:

@@ -6,14 +6,16 @@ may wait longer than its limit: a handler that never ends, or an unreachable dat
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from .. import telemetry
 from ..errors import DatabaseError
-from ..model.outcome import Released
+from ..model.outcome import Failed, Outcome, Released
 from .attempts import Attempts
 from .claim.queues import Queues
 from .context import WorkerContext
@@ -31,6 +33,8 @@ from .tally import Tally
 _NAMED = 3  # named tasks, awaited together
 _LAST_WRITES = 5.0
 _LAST_SUMS = 2.0
+_CANCELLED = "CancelledError"  # as describe() names it
+_DRAINS = 3  # tries: asyncio.run() cancels all tasks once, at its end
 
 
 async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
@@ -96,16 +100,41 @@ class Lifecycle:
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Register, start everything, do the work, and drain, even if one of these fails."""
         await self._services.membership.register()
+        witness = asyncio.create_task(asyncio.Event().wait(), name="holdfast witness")
+        self._attempts.ended_by_loop = functools.partial(self._ended_by_loop, witness)
         try:
             await self._start()
             with self._ending_pauses():
                 await work()
         finally:
-            await self._to_the_end(asyncio.create_task(self._drain(), name="holdfast drain"))
+            await self._drain_to_the_end()
+            witness.cancel()
 
-    async def _to_the_end(self, draining: asyncio.Task[None]) -> None:
+    def _ended_by_loop(self, witness: asyncio.Task[Any], outcome: Outcome) -> bool:
+        """Only the end of the loop cancels the witness; any other task is also cancelled by a timeout in it."""
+        if witness.cancelling() == 0 or not isinstance(outcome, Failed) or outcome.error.kind != _CANCELLED:
+            return False
+        self._context.stop()  # before the next job starts in this slot
+        return True
+
+    async def _drain_to_the_end(self) -> None:
+        """A loop that is closed cancels all tasks, also the drain. Then it begins again: jobs of an unfinished drain would
+        be renewed for ever, and run by nobody."""
+        again: asyncio.CancelledError | None = None
+        for _ in range(_DRAINS):
+            draining = asyncio.create_task(self._drain(), name="holdfast drain")
+            again = await self._hurry_if_cancelled(draining) or again
+            if not draining.cancelled():
+                draining.result()
+                break
+        else:
+            raise asyncio.CancelledError
+        if again is not None:
+            raise again
+
+    async def _hurry_if_cancelled(self, draining: asyncio.Task[None]) -> asyncio.CancelledError | None:
         """A second cancellation of the worker means that it should hurry, as a second signal does; a task group may cancel
-        in every turn of the loop. Jobs of an unfinished drain would be renewed for ever, and run by nobody."""
+        in every turn of the loop. Returns the last one."""
         again: asyncio.CancelledError | None = None
         while not draining.done():
             try:
@@ -113,9 +142,7 @@ class Lifecycle:
             except asyncio.CancelledError as error:
                 self._context.hurry.set()
                 again = error
-        draining.result()
-        if again is not None:
-            raise again
+        return again
 
     async def _start(self) -> None:
         of = self._services

@@ -86,6 +86,18 @@ class Service(abc.ABC):
                 return True
         return False
 
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait until a tick sets it. A loop that is closed has cancelled the task of the ticks: then another continues."""
+        while not event.is_set():
+            if self._task is None or self._task.done():
+                self._task = None
+                self.start()
+            done = asyncio.create_task(event.wait())
+            try:
+                await asyncio.wait([done, *filter(None, [self._task])], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                done.cancel()
+
     def wake(self) -> None:
         self._wake.set()
 

@@ -73,7 +73,7 @@ class Settler(Service):
 
     async def drained(self) -> None:
         """Wait until every outcome given so far is in the database."""
-        await self._empty.wait()
+        await self.until(self._empty)
 
     async def tick(self) -> float:
         try:

@@ -30,7 +30,7 @@ class Loadable(NamedTuple):
 
 
 def load_begin() -> Statement[Loadable]:
-    return named("load_begin", (), _loadable)
+    return named("load_begin", (), _loadable, binary=True)  # the clock, whatever the session's DateStyle is
 
 
 def bulk_begin(fault: type[Exception]) -> Statement[Loadable]:
@@ -41,7 +41,7 @@ def bulk_begin(fault: type[Exception]) -> Statement[Loadable]:
             raise fault
         return _loadable(rows)
 
-    return named("bulk_begin", (), decode)
+    return named("bulk_begin", (), decode, binary=True)
 
 
 def _loadable(rows: Sequence[Row]) -> Loadable:

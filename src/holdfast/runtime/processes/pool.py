@@ -171,7 +171,8 @@ class Pool:
             keepers = list(self._keepers)
         for keeper in keepers:
             keeper.end()
-        await asyncio.to_thread(self._end, keepers)  # continues when its waiter is cancelled
+        # It continues when its waiter is cancelled. Without the shield it would not begin where no thread has taken it yet.
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._end, keepers))
 
     def _end(self, keepers: list[ChildThread]) -> None:
         _join(keepers)
