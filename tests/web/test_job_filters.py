@@ -203,7 +203,7 @@ async def test_the_stream_of_a_list_searches_as_it_is_shown(
         call = SimpleNamespace(site=dashboard.site, who=Identity("mara", "operator"))
         watch = watched_list(call, {"error": error})  # type: ignore[arg-type]
         await watch.values(dashboard.site)
-        found[error] = len(watch._was or {})
+        found[error] = len(watch._since.lines or {})
     assert found == {"password=h": 0, "psp.example": 1}
 
 

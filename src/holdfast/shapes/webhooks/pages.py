@@ -152,7 +152,7 @@ def _delivery(asked: PageRequest) -> Procedure[View]:
         )
         for one in found.attempts
     ]
-    heads = ("#", "When", "HTTP#", "What happened~", "Took", "Address")
+    heads = ("No.#", "When", "HTTP#", "What happened~", "Took", "Address")
     facts = Facts(
         [
             ("Event", Code(str(found.event_id))),

@@ -140,7 +140,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
         blocks.append(Table(("What happened~",), [Row((Problem(one.error),))], "It failed"))
     drawn = [_bar(entry) for entry in entries]
     blocks.append(Bars([*drawn, *_waiting(one, entries)], one.now, "Timeline", note))
-    heads = ("#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
+    heads = ("No.#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
     rows = [_record(entry) for entry in reversed(entries)]
     blocks.append(Table(heads, rows, "Records", "the last first", "Nothing is recorded yet."))
     aside: list[Block] = [Facts(_facts(whole), "Run"), *_undo(whole)]

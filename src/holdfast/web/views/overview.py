@@ -1,12 +1,13 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.order import worst_first
+from holdfast.operate.doctor.run import Diagnosis
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure, run
@@ -124,6 +125,7 @@ def page(site: "Site") -> Page:
             "waits": wait_chart(wait_lines(shown)),
             "spans": [(one, one == span) for one in SPANS],
             "jobs_a_minute": _counted(shown, span),
+            "was": site.baselines.keep(findings_of(diagnosis), site.now()),
         }
         data = {
             "at": numbers.at,
@@ -138,6 +140,17 @@ def page(site: "Site") -> Page:
         return Drawn((), data, ("status",), template="overview.html", context=context)
 
     return Page("", "Overview", load, icon="overview", takes=("history",))
+
+
+def findings_of(diagnosis: Diagnosis) -> Mapping[str, Sequence[object]]:
+    """What makes a finding another one, by its code: how many there are of it, how bad, and about how many things."""
+    found: dict[str, list[int]] = {}
+    for one in diagnosis.findings:
+        if one.level != "info":
+            line = found.setdefault(one.code, [0, 0, 0])
+            line[one.level == "error"] += 1
+            line[2] += len(one.details)
+    return found
 
 
 def _counted(shown: Range, span: str) -> Counted:
