@@ -34,6 +34,13 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
 }
+# Text that is squeezed into a column of letters, or that stands on what is beside it; a head of nothing.
+SQUEEZED = """() => [...document.querySelectorAll("main .cmd code, main .feed time, main th, main h2")].filter((one) => {
+  const box = one.getBoundingClientRect(), next = one.nextElementSibling?.getBoundingClientRect();
+  if (one.matches("th")) return box.width && !one.textContent && !one.firstElementChild;
+  if (one.matches("h2")) return box.height > 60;
+  return box.width && (one.matches("time") ? next && one.scrollWidth > next.left - box.left : box.height > 100);
+}).map((one) => one.outerHTML.slice(0, 120))"""
 SHIFT = """() => new Promise((done) => {
   let sum = 0;
   new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) sum += e.value; })
@@ -128,6 +135,7 @@ def test_every_view_is_quiet_reachable_and_holds_still(
         assert page.evaluate(SHIFT) < 0.02, f"{view} moves"
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{view} is {wide} px too wide"
+        assert page.evaluate(SQUEEZED) == [], view
         hidden = page.locator("main .acts .btn").evaluate_all(
             "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.textContent)"
         )
