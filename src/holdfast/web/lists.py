@@ -67,7 +67,7 @@ class FindingsWatch:
         self._said = ""
 
     async def values(self, site: "Site") -> dict[str, str]:
-        """Nobody waits for the doctor: it looks again in the background, once a minute for all viewers."""
+        """Nobody waits for the doctor: it looks again in the background, about once a minute for all viewers."""
         site.renew_diagnosis()
         diagnosis = site.known_diagnosis()
         if diagnosis is not None and diagnosis is not self._of:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
+DOCTOR_SHARE = 1 / 300  # of the time, at most, that an open overview keeps the doctor busy
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")  # of W3C
 OLD = 600.0  # seconds that it serves beyond that, while a new one is made
 MASKED_LASTS = 30.0  # seconds that is remembered what workers mask
@@ -153,8 +154,9 @@ class Site:
         return self.reader.doctor.arun(checks=CHECKS, knows=self.knows, limits=self.limits)
 
     def renew_diagnosis(self) -> None:
-        """In the background, when the last one is older than that minute."""
-        self.snapshots.trouble("doctor", DOCTOR, self._diagnose)
+        """In the background, when the last one is older than that minute; on a large or busy server less often."""
+        lasts = max(DOCTOR, self.snapshots.took("doctor") / DOCTOR_SHARE)
+        self.snapshots.trouble("doctor", lasts, self._diagnose)
 
     def known_diagnosis(self) -> "Diagnosis | None":
         """The last one, however old; None: nobody has asked yet."""

@@ -9,6 +9,7 @@ from holdfast.operate.search import check_texts
 from holdfast.pages import Page, PageRequest
 from holdfast.web.baselines import Since
 from holdfast.web.calls import Call, check_searches
+from holdfast.web.snapshots import SHARE
 from holdfast.web.swapping import Look, changes, look_at
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class PageWatch:
 
     async def values(self, site: "Site") -> dict[str, str]:
         try:
-            now = await site.snapshots.get(self._topic, self._page.live, lambda: self._look(site))
+            now = await site.snapshots.get(
+                self._topic, self._page.live, lambda: self._look(site), share=SHARE
+            )
         except HoldfastError as error:
             if isinstance(error, DatabaseError):
                 raise

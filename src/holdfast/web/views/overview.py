@@ -20,6 +20,7 @@ from holdfast.store.stats import Minute
 from holdfast.web.charts import Spark, spark, wait_chart
 from holdfast.web.filters import text
 from holdfast.web.findings import shown_findings
+from holdfast.web.snapshots import SHARE
 from holdfast.web.trends import SPANS, Range, Trends, range_of, trends_of, wait_lines
 from holdfast.web.views.drawn import Drawn, later
 
@@ -31,11 +32,11 @@ _COUNTS = tuple(one.name for one in fields(QueueLoad) if one.type is Count)
 _SAID = {"1h": "hour", "6h": "6 hours", "1d": "day"}
 QUEUES = 12  # that the overview lists
 LASTS = 1.0  # seconds for which one query serves all viewers
-SHARE = 0.02  # of the time, at most, that the quick queries take: on a busy server they are made less often
 REST_LASTS = 5.0  # seconds for slow data: rates, dead letters, queues without a worker
 FEW = 1_000  # due jobs of a queue that a query counts
 FEW_LATER = 100  # and of those that are not due
 MANY_LAST = 20.0  # seconds until what is more is counted again
+RUNNING_SHARE = 0.003  # of the time, at most, that it takes to count what workers run: each job of their claims is looked up
 OLD = 60.0  # seconds for which optional data serve
 
 
@@ -200,6 +201,14 @@ async def _look(site: "Site") -> Numbers:
     if (site.snapshots.age("rest") or 0.0) >= LASTS:
         quick = await site.snapshots.get("quick", LASTS, lambda: site.look(_quick(site, rest)), share=SHARE)
         seen = max(quick, rest, key=lambda numbers: numbers.at)
+    running = await site.snapshots.get(
+        "running",
+        REST_LASTS,
+        lambda: site.look(Operator.list_workers.procedure()),
+        share=RUNNING_SHARE,
+        longest=OLD,
+    )
+    seen = replace(seen, workers=with_running(seen.workers, running))
     if not is_cut(seen.found):
         return seen
     whole = await site.snapshots.soon(
@@ -217,6 +226,12 @@ def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
     }
     queues = yield from run(lambda: queue_loads(FEW, FEW_LATER, empty))
     return replace(rest, at=site.now(), found=replace(rest.found, queues=queues))
+
+
+def with_running(workers: Sequence[WorkerLine], counted: Sequence[WorkerLine]) -> list[WorkerLine]:
+    known = {one.id: one for one in counted}
+    seen = ((one, known.get(one.id, one)) for one in workers)
+    return [replace(one, running=then.running, load=then.load) for one, then in seen]
 
 
 def is_cut(found: Overview) -> bool:
@@ -245,8 +260,8 @@ def _more(few: Count, many: Count) -> Count:
 
 def _numbers(site: "Site") -> Procedure[Numbers]:
     found = yield from Operator.overview.procedure(cap=FEW, later=FEW_LATER)
-    workers = yield from Operator.list_workers.procedure()
-    stats = yield from Operator.stats.procedure(minutes=60)
+    workers = yield from Operator.list_workers.procedure(running=False)
+    stats = yield from Operator.stats.procedure(minutes=60, storage=False)
     minutes = yield from Operator.minutes.procedure()
     sampled = yield from run(last_samples)
     return Numbers(site.now(), found, workers, stats, minutes, {one.queue: one for one in sampled})
