@@ -177,7 +177,7 @@ def _facts(whole: Shown) -> list[tuple[str, Cell]]:
     if one.job_status == "held":
         rows.append(("Set aside for", Problem(one.hold_reason)))
     if bars.is_cancel_asked(one) and one.cancel_reason:
-        rows.append(("To end for", Problem(one.cancel_reason)))
+        rows.append(("To end for", Problem(one.cancel_reason, words=True)))
     return rows
 
 
