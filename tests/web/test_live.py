@@ -235,11 +235,13 @@ async def test_a_stream_sends_what_changed(
     frames = live._frames(dashboard.site, ["overview"])
     first = json.loads((await anext(frames)).decode().partition("data: ")[2])
     assert (first["due"], first["q.mail.due"]) == ("0", "0")
+    assert first["oldest.queue"] == "nothing waits"
     kit.app.send("send", {"order_id": 1}, queue="mail")
     async for frame in frames:
         changed = json.loads(frame.decode().partition("data: ")[2] or "{}")
         if "due" in changed:
             assert (changed["due"], changed["q.mail.due"]) == ("1", "1")
+            assert changed["oldest.queue"] == "mail", "the number and whose it is change together"
             assert "running" not in changed
             break
     await frames.aclose()  # type: ignore[attr-defined]

@@ -154,6 +154,7 @@ async def _overview(site: "Site") -> dict[str, str]:
     found = {
         "clock": f"{numbers.at:%H:%M:%S} UTC",
         "oldest": span(numbers.oldest(worst) if worst else 0.0),
+        "oldest.queue": worst.name if worst else "nothing waits",
         "due": number(numbers.due),
         "running": number(numbers.running),
         "done": number(round(numbers.found.finished_last_minute / 60, 1)),

@@ -106,7 +106,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
         blocks.append(Table(("Last error~",), [Row((Problem(str(health.get("last_error") or "")),))]))
     rows = [
         Row(
-            (Link(f"…{str(d.id)[-12:]}", f"webhooks/deliveries/{d.id}", code=True), d.created_at, Code(d.event_type), d.cause,
+            (Link(f"…{d.id.hex[-12:]}", f"webhooks/deliveries/{d.id}", code=True), d.created_at, Code(d.event_type), d.cause,
              _state(d.status), d.tries, d.last_status, Problem(d.reason or d.last_error)),
             (Offer("webhook redeliver", {"delivery": str(d.id)}),) if d.status in ("failed", "delivered") else (), str(d.id),
         )
