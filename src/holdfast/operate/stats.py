@@ -72,7 +72,7 @@ def waits(*, back: int = 60) -> Procedure[Waits]:
     return (yield from run(look))
 
 
-def _stats(minutes: int, queue: str | None, task: str | None, storage: bool) -> Flow[Stats]:
+def _stats(minutes: int, queue: str | None, task: str | None, storage: bool = True) -> Flow[Stats]:
     window = yield from store.stats_window(minutes)
     queues = yield from store.stats_queues(window, queue, task, _LINES)
     if queue is not None and not queues:
