@@ -162,6 +162,7 @@ def _told(answer: httpx.Response) -> tuple[int, str]:
     for changing in (
         r'name="csrf" value="[^"]*"',
         r'name="seal" value="[^"]*"',
+        r"(?<=[0-9a-f]{16}\.)[0-9]{10}",  # when a page was sent, in the mark of its lines
         r"[0-9:]+ UTC",
         r"[0-9.]+ m?s\b",
     ):
