@@ -43,6 +43,7 @@ class Problem:
     """An error, in words that may quote user data: masked, and reduced to its class for viewers."""
 
     text: str | None
+    words: bool = False  # a reason that somebody wrote: it has no class, and viewers do not read it
 
 
 @dataclass(frozen=True, slots=True)

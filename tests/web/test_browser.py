@@ -34,6 +34,17 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
 }
+# Text that is squeezed into a column of letters, or that stands on what is beside it; a head of nothing.
+SQUEEZED = """() => [...document.querySelectorAll("main .cmd code, main .feed time, main th, main h2")].filter((one) => {
+  const box = one.getBoundingClientRect(), next = one.nextElementSibling?.getBoundingClientRect();
+  if (one.matches("th")) return box.width && !one.textContent && !one.firstElementChild;
+  if (one.matches("h2")) return box.height > 60;
+  return box.width && (one.matches("time") ? next && one.scrollWidth > next.left - box.left : box.height > 100);
+}).map((one) => one.outerHTML.slice(0, 120))"""
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 SHIFT = """() => new Promise((done) => {
   let sum = 0;
   new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) sum += e.value; })
@@ -128,6 +139,7 @@ def test_every_view_is_quiet_reachable_and_holds_still(
         assert page.evaluate(SHIFT) < 0.02, f"{view} moves"
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{view} is {wide} px too wide"
+        assert page.evaluate(SQUEEZED) == [], view
         hidden = page.locator("main .acts .btn").evaluate_all(
             "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.textContent)"
         )
@@ -276,16 +288,36 @@ def test_a_page_of_tables_is_live_and_holds_still(chromium: Browser, base: str, 
     row.get_by_role("button", name="Pause").focus()
     for n in range(1, 4):
         shop.app.send("mail.send_receipt", {"order_id": n, "to": "x"}, queue="mail")
-    expect(row.locator("td").nth(1)).to_have_text("3")
+    expect(row.locator("td").nth(2)).to_have_text("3")
     expect(page.locator('[data-live="page.changed"]')).to_be_hidden()
     Operator(shop.database, "test").create_queue("letters")
     expect(page.locator('[data-live="page.changed"]')).to_have_text(re.compile("^1 changed since"))
     expect(page.get_by_role("row", name=re.compile("^letters"))).to_have_count(0)
     expect(row.get_by_role("button", name="Pause")).to_be_focused()
     assert page.evaluate(SHIFT) < 0.02
+    page.evaluate(HIDE, True)
+    expect(page.locator("html[data-live-now=live]")).to_have_count(1)
+    Operator(shop.database, "test").create_queue("notes")
+    page.evaluate(HIDE, False)
+    expect(page.locator('[data-live="page.changed"]')).to_have_text(re.compile("^2 changed since"))
     page.locator('[data-live="page.changed"]').click()
     expect(page.get_by_role("row", name=re.compile("^letters"))).to_have_count(1)
     assert watched.complaints == []
+    watched.context.close()
+
+
+def test_a_page_notices_that_its_dashboard_was_restarted(chromium: Browser, shop: Kit) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    with served(made_for(shop.app)) as before:
+        page.goto(f"{before}/queues")
+        expect(page.locator("[data-live-state=live]")).to_be_visible()
+    expect(page.locator("[data-live-state=stale]")).to_be_visible()
+    with served(made_for(shop.app), int(before.rpartition(":")[2])):
+        expect(page.locator('[data-live="page.changed"]')).to_have_text("The dashboard was restarted, show")
+        page.locator('[data-live="page.changed"]').click()
+        expect(page.locator("[data-live-state=live]")).to_be_visible()
+        expect(page.locator('[data-live="page.changed"]')).to_be_hidden()
     watched.context.close()
 
 

@@ -14,8 +14,9 @@ from tests.web.surfing import Surfer
 from holdfast.errors import TaskDefinitionError
 from holdfast.model.masking import MASK, is_secret_name, masked, masked_text
 from holdfast.operate.operator import Operator
+from holdfast.pages import Problem
 from holdfast.testing import Kit
-from holdfast.web.drawing import environment
+from holdfast.web.drawing import environment, problem_text
 from holdfast.web.live import values_of
 from holdfast.web.masking import before_quote, class_of_error, for_role, form_of
 from holdfast.web.plain import as_json
@@ -211,6 +212,10 @@ async def test_a_viewer_who_is_a_program_reads_states_and_numbers_and_goes_on(
         ({"before": {"n": 1}, "after": {"n": 2}}, {"before": {"n": "number"}, "after": {"n": "number"}}),
         ({"detail": "TimeoutError: of Mara"}, {"detail": "TimeoutError"}),
         ({"disabled_reason": "410 of Mara"}, {"disabled_reason": "an error"}),
+        ({"kind": "KeyError", "message": "Mara"}, {"kind": "KeyError", "message": "an error"}),
+        ({"message": "psp.example:443 is away", "trace": "Mara"}, {"message": "an error", "trace": "an error"}),
+        ({"actor": "bo", "reason": "Mara"}, {"actor": "bo", "reason": "an error"}),
+        ({"last_error": "psp.example: Mara"}, {"last_error": "an error"}),
         ({"breaker_error": "TimeoutError: of Mara"}, {"breaker_error": "TimeoutError"}),
         ({"fault": "TimeoutError: of Mara"}, {"fault": "TimeoutError"}),
         ({"left": [{"text": "the payload of Mara", "count": 1}]}, {"left": [{"text": "an error", "count": 1}]}),
@@ -374,3 +379,10 @@ def test_what_follows_a_job_is_masked_as_its_own_task_says() -> None:
         "payload": {"card": MASK, "task": "letters", "diagnosis": MASK},
         "follow_ups": [{"task": "letters", "payload": {"diagnosis": MASK, "to": "ann"}}],
     }
+
+
+def test_a_reason_of_one_word_is_not_for_viewers() -> None:
+    assert problem_text(Problem("Fraud", words=True), "viewer") == "an error"
+    assert problem_text(Problem("Fraud", words=True), "operator") == "Fraud"
+    assert problem_text(Problem("TimeoutError: psp.example"), "viewer") == "TimeoutError"
+    assert problem_text(Problem("psp.example: no answer"), "viewer") == "an error"

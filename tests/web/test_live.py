@@ -60,6 +60,10 @@ async def test_what_took_long_to_read_lasts_longer(monkeypatch: pytest.MonkeyPat
     assert await made.get("quick", 1, look, share=0.0001) == 3
     now += 0.2
     assert await made.get("quick", 1, look, share=0.0001) == 4, "data last five seconds at most"
+    now += 59.0
+    assert await made.get("quick", 1, look, share=0.0001, longest=60.0) == 4
+    now += 1.1
+    assert await made.get("quick", 1, look, share=0.0001, longest=60.0) == 5
 
 
 async def test_one_who_goes_away_takes_nothing_from_the_others() -> None:
@@ -173,7 +177,42 @@ async def test_a_slow_overview_takes_no_other_page_with_it(
 
 async def test_fifty_tabs_of_the_overview_are_one_look(dashboard: Dashboard) -> None:
     await asyncio.gather(*(numbers_of(dashboard.site) for _ in range(50)))
-    assert dashboard.site.snapshots.looks == 2, "one, and one of what is read less often"
+    assert dashboard.site.snapshots.looks == 3, "one, and one each of what is read less often"
+
+
+async def test_what_workers_run_is_counted_apart_from_who_they_are(
+    dashboard: Dashboard, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To count it, each job of their claims is looked up: beside a drain that takes longer than all else."""
+    monkeypatch.setattr("holdfast.web.views.overview.LASTS", 0.0)
+    monkeypatch.setattr("holdfast.web.views.overview.REST_LASTS", 0.0)
+    monkeypatch.setattr("holdfast.web.views.overview.RUNNING_SHARE", 1e-9)  # the count lasts
+    job = await asyncio.to_thread(kit.app.send, "send", {"order_id": 1})
+
+    def begin() -> None:
+        kit.sql(
+            "INSERT INTO holdfast.workers (id, host, pid, last_seen_at, started_at, queues, tasks, concurrency, release) "
+            "VALUES ('w:1:1', 'w', 1, now(), now(), '{inbox}', '{send}', 4, 'r')"
+        )
+        kit.sql(
+            "INSERT INTO holdfast.claims (token, worker, queue, job_ids, claimed_at, lease_expires_at) "
+            f"VALUES (gen_random_uuid(), 'w:1:1', 'inbox', ARRAY['{job.id}']::uuid[], now(), now() + interval '1 minute')"
+        )
+        kit.sql(
+            "UPDATE holdfast.work w SET status = 'processing', claim_token = c.token FROM holdfast.claims c "
+            f"WHERE w.queue = 'inbox' AND w.id = '{job.id}'"
+        )
+
+    await asyncio.to_thread(begin)
+    (line,) = (await numbers_of(dashboard.site)).workers
+    assert (line.id, line.running) == ("w:1:1", 1)
+    await asyncio.to_thread(kit.sql, "DELETE FROM holdfast.claims")
+    await asyncio.to_thread(kit.sql, "UPDATE holdfast.workers SET status = 'draining'")
+    (line,) = (await numbers_of(dashboard.site)).workers
+    assert (line.status, line.running) == ("draining", 1)
+    dashboard.site.snapshots.forget()
+    (line,) = (await numbers_of(dashboard.site)).workers
+    assert (line.status, line.running) == ("draining", 0)
 
 
 async def _frames(dashboard: Dashboard, topics: list[str], most: int) -> list[dict[str, Any]]:
@@ -196,11 +235,13 @@ async def test_a_stream_sends_what_changed(
     frames = live._frames(dashboard.site, ["overview"])
     first = json.loads((await anext(frames)).decode().partition("data: ")[2])
     assert (first["due"], first["q.mail.due"]) == ("0", "0")
+    assert first["oldest.queue"] == "nothing waits"
     kit.app.send("send", {"order_id": 1}, queue="mail")
     async for frame in frames:
         changed = json.loads(frame.decode().partition("data: ")[2] or "{}")
         if "due" in changed:
             assert (changed["due"], changed["q.mail.due"]) == ("1", "1")
+            assert changed["oldest.queue"] == "mail", "the number and whose it is change together"
             assert "running" not in changed
             break
     await frames.aclose()  # type: ignore[attr-defined]

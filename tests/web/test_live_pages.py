@@ -4,6 +4,7 @@ import asyncio
 import html
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from tests.conftest import QUICK
@@ -11,11 +12,13 @@ from tests.web.conftest import HOSTILE, Shop
 from tests.web.surfing import Surfer, made_for
 from tests.web.troubled import make_trouble, shop_app
 
+from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.pages import Code, Figures, Link, Row, Span, State, Table, Use, View
 from holdfast.testing import Kit
 from holdfast.web.application import Dashboard
-from holdfast.web.swapping import Names, look_at
+from holdfast.web.baselines import RESTARTED, Baselines, Since
+from holdfast.web.swapping import Names, changes, look_at
 from holdfast.web.watching import GONE
 
 NAMED = re.compile(r'data-live="([^"]+)"[^>]*>([^<]*)')
@@ -50,15 +53,122 @@ def _named(text: str) -> dict[str, str]:
 def test_numbers_are_swapped_and_what_else_differs_is_counted() -> None:
     before = look_at(table(row("a", 1), row("b", 2)), names(table()))
     assert list(before.values.values()) == ["1", "2.0 s", "1", "6.0", "2", "2.0 s", "2", "12.0"]
-    assert look_at(table(row("b", 7), row("a", 8)), names(table())).changes_since(before) == 0, (
+    assert changes(before.lines, look_at(table(row("b", 7), row("a", 8)), names(table())).lines) == 0, (
         "numbers and order"
     )
-    assert look_at(table(row("a", 1, "gone"), row("b", 2)), names(table())).changes_since(before) == 1
-    assert look_at(table(row("c", 1), row("b", 2)), names(table())).changes_since(before) == 1, (
+    assert changes(before.lines, look_at(table(row("a", 1, "gone"), row("b", 2)), names(table())).lines) == 1
+    assert changes(before.lines, look_at(table(row("c", 1), row("b", 2)), names(table())).lines) == 1, (
         "one for another"
     )
-    assert look_at(table(row("a", 1), row("b", 2), row("c", 3)), names(table())).changes_since(before) == 1
-    assert look_at(table(), names(table())).changes_since(before) == 2
+    assert (
+        changes(before.lines, look_at(table(row("a", 1), row("b", 2), row("c", 3)), names(table())).lines)
+        == 1
+    )
+    assert changes(before.lines, look_at(table(), names(table())).lines) == 2
+
+
+def _asked_by(text: str) -> dict[str, str]:
+    """What a page sends to its stream."""
+    (said,) = re.findall(r'data-live-query="([^"]+)"', text)
+    return dict(parse_qsl(html.unescape(said), keep_blank_values=True))
+
+
+async def _changed(surfer: Surfer, topic: str, asked: dict[str, str]) -> str:
+    answer = await surfer.client.get("/live", params={"poll": "1", "topics": topic, **asked})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()[f"{topic}.changed"])
+
+
+@pytest.mark.parametrize("topic", ["page", "jobs"])
+async def test_a_stream_that_begins_again_counts_from_when_the_page_was_sent(
+    mara: Surfer, dashboard: Dashboard, kit: Kit, topic: str
+) -> None:
+    """A hidden tab closes its stream, a proxy cuts it, and after ten minutes it ends by itself."""
+    asked = _asked_by(await mara.page("/queues" if topic == "page" else "/jobs?queue=mail"))
+    assert await _changed(mara, topic, asked) == ""
+    await asyncio.to_thread(Operator(kit.database, "t").create_queue, "letters")
+    await asyncio.to_thread(kit.app.send, "send", {"order_id": 1}, queue="mail")
+    for _ in range(2):
+        dashboard.site.snapshots.forget()
+        assert re.fullmatch(r"1 changed since \d\d:\d\d:\d\d, show", await _changed(mara, topic, asked))
+
+
+async def test_a_page_of_a_dashboard_before_its_restart_says_so(kit: Kit) -> None:
+    """Its numbers have other names now: they would stand still, and look live."""
+    before, after = made_for(kit.app), made_for(kit.app)
+    asked = _asked_by(await Surfer(before).page("/queues"))
+    assert await _changed(Surfer(after), "page", asked) == RESTARTED
+    for made in (before, after):
+        await made.close()
+    await kit.database.aclose()
+
+
+async def test_another_process_of_the_same_dashboard_knows_whether_a_page_is_old(kit: Kit) -> None:
+    one, other = (made_for(kit.app, secret="of-both-processes") for _ in range(2))
+    asked = _asked_by(await Surfer(one).page("/queues"))
+    assert await _changed(Surfer(other), "page", asked) == ""
+    await asyncio.to_thread(Operator(kit.database, "t").create_queue, "letters")
+    other.site.snapshots.forget()
+    assert re.fullmatch(r"Changed since \d\d:\d\d:\d\d, show", await _changed(Surfer(other), "page", asked))
+    for made in (one, other):
+        await made.close()
+    await kit.database.aclose()
+
+
+async def test_the_overview_says_that_what_needs_attention_has_changed(
+    mara: Surfer, dashboard: Dashboard, kit: Kit
+) -> None:
+    asked = _asked_by(await mara.page("/"))
+
+    async def changed() -> str:
+        answer = await mara.client.get("/live", params={"poll": "1", "topics": "overview", **asked})
+        return str(answer.json()["findings.changed"])
+
+    assert await changed() == ""
+    await asyncio.to_thread(kit.app.send, "send", {"order_id": 1}, queue="mail")
+    await asyncio.to_thread(kit.sql, "UPDATE holdfast.work SET available_at = now() - interval '2 hours'")
+    assert await changed() == "", "the doctor looks once a minute"
+    dashboard.site.snapshots.forget()
+    await dashboard.site.diagnosis()
+    assert re.fullmatch(r"[1-9] changed since \d\d:\d\d:\d\d, show", await changed())
+
+
+async def test_the_page_of_a_job_says_that_it_has_changed(
+    mara: Surfer, dashboard: Dashboard, kit: Kit, shop: Shop
+) -> None:
+    asked = _asked_by(await mara.page(f"/jobs/{shop.waiting}"))
+
+    async def changed() -> str:
+        answer = await mara.client.get(
+            "/live", params={"poll": "1", "topics": f"job:{shop.waiting}", **asked}
+        )
+        return str(answer.json()["job.changed"])
+
+    assert await changed() == ""
+    await asyncio.to_thread(Operator(kit.database, "t").act_on, cancel_verb(), [shop.waiting])
+    dashboard.site.snapshots.forget()
+    assert re.fullmatch(r"Changed since \d\d:\d\d:\d\d, show", await changed())
+
+
+@pytest.mark.parametrize("mark", ["x", "0123abcd", f"{'a' * 8}.{'b' * 16}.{'9' * 12}", "a.b.c"])
+async def test_a_mark_that_no_page_has_is_refused(mara: Surfer, mark: str) -> None:
+    answer = await mara.client.get("/live", params={"poll": "1", "topics": "jobs", "was": mark})
+    assert (answer.status_code, "is not what a page has sent" in answer.text) == (400, True)
+
+
+def test_old_lists_are_forgotten_and_no_word_of_them_is_in_a_mark(dashboard: Dashboard) -> None:
+    site = dashboard.site
+    kept, now = Baselines(site.csrf.sign), site.now()
+    first = kept.keep({"a": ["password=hunter2"]}, now)
+    assert "hunter2" not in first
+    since = Since(first)
+    assert kept.said(since, {"b": []}, changes, now).startswith("1 changed since")
+    for n in range(400):
+        kept.keep({str(n): []}, now)
+    assert len(kept._kept) <= 300
+    assert kept.said(Since(first), {"b": []}, changes, now).startswith("Changed since")
+    assert kept.said(Since(first), {"a": ["password=hunter2"]}, changes, now) == ""
+    assert kept.said(since, {"b": []}, changes, now).startswith("1 changed since")
 
 
 def test_a_row_without_a_name_and_what_is_no_number_stay_as_they_were() -> None:

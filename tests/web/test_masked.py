@@ -14,6 +14,7 @@ from holdfast import Holdfast, Signal, Workflow
 from holdfast.errors import TaskDefinitionError
 from holdfast.model.masking import MASK, masked_text
 from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
@@ -159,6 +160,45 @@ def test_a_workflow_names_what_it_masks_as_a_task_does() -> None:
 )  # fmt: skip
 def test_a_value_beside_a_name_that_a_task_masks(text: str, seen: str) -> None:
     assert masked_text(text, names=["diagnosis", "street"]) == seen
+
+
+NOT_INT = "parameter 'card_token' of charge must be int: not "
+WITHIN = "parameter 'card' of charge must be Card: holder.pin: Input should be a number, not "
+OTHER = "parameter 'order_id' of charge must be int: not str 'x'"
+PROSE = "the token was not renewed: no answer, not even an error"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (f"{NOT_INT}str 'tok_1'", f"{NOT_INT}{MASK}"),
+        (f"{NOT_INT}str 'tok_1'\nnext", f"{NOT_INT}{MASK}\nnext"),
+        (f"{WITHIN}'four' (and 1 more)", f"{WITHIN}{MASK}"),
+        (OTHER, OTHER),
+        (PROSE, PROSE),
+    ],
+)
+def test_a_value_that_a_handler_does_not_take_is_masked_by_its_name(text: str, seen: str) -> None:
+    assert masked_text(text) == seen
+
+
+async def test_the_error_of_a_refused_act_is_masked_by_the_names_of_its_task(kit: Kit) -> None:
+    """Its handler takes numbers since the job failed."""
+    made = made_for(kit.app, "operator")
+    mara = Surfer(made)
+    given: dict[str, Any] = {"patient": "one", "diagnosis": ["gout"], "address": {"street": "Elm Row"}}
+    job = await asyncio.to_thread(Holdfast(kit.url).send, "treat", given)
+    await asyncio.to_thread(Operator(kit.database, "t").act_on, cancel_verb(), [job.id])
+    wanted = {"id": str(job.id), "arguments": '{"patient": 1}'}
+    answer = await mara.client.post(
+        "/api/v1/acts/jobs-copy", json=wanted, headers={"authorization": "Bearer of-the-test"}
+    )
+    assert (answer.status_code, "diagnosis" in answer.text) == (400, True)
+    assert "gout" not in answer.text
+    text = await mara.page(f"/acts/jobs-copy?id={job.id}")
+    assert "gout" not in text
+    await made.close()
+    await kit.database.aclose()
 
 
 async def test_a_dashboard_without_the_code_masks_what_workers_say(kit: Kit) -> None:

@@ -335,14 +335,14 @@ async def test_a_job_beside_its_list(mara: Surfer, vera: Surfer, shop: Shop) -> 
 
 
 def test_what_has_changed_in_a_list() -> None:
-    a, b, c = (uuid4() for _ in range(3))
-    was = {a: ("pending", 0), b: ("pending", 0)}
+    a, b, c = (str(uuid4()) for _ in range(3))
+    was: dict[str, list[object]] = {a: ["pending", 0], b: ["pending", 0]}
     assert lists.changes(was, dict(was)) == 0
-    assert lists.changes(was, {a: ("processing", 0), b: ("pending", 0)}) == 1
-    assert lists.changes(was, {c: ("pending", 0), **was}) == 1
-    assert lists.changes(was, {a: ("pending", 0)}) == 1
-    full = {uuid4(): ("pending", 0) for _ in range(LINES)}
-    pushed = {c: ("pending", 0), **dict(list(full.items())[:-1])}
+    assert lists.changes(was, {a: ["processing", 0], b: ["pending", 0]}) == 1
+    assert lists.changes(was, {c: ["pending", 0], **was}) == 1
+    assert lists.changes(was, {a: ["pending", 0]}) == 1
+    full: dict[str, list[object]] = {str(uuid4()): ["pending", 0] for _ in range(LINES)}
+    pushed: dict[str, list[object]] = {c: ["pending", 0], **dict(list(full.items())[:-1])}
     assert lists.changes(full, pushed) == 1  # the last one only moved off the page
 
 

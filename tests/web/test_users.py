@@ -162,7 +162,8 @@ async def test_the_file_is_read_again_when_it_changes(
     mara, vera = Surfer(made), Surfer(made)
     await enter(mara, "mara", PASSWORD)
     await enter(vera, "vera", PASSWORD)
-    file.write_text("nonsense\n" + new_line("mara", "viewer", PASSWORD) + "\n")
+    (line,) = (one for one in file.read_text().splitlines() if one.startswith("mara "))
+    file.write_text("nonsense\n" + line.replace(" admin ", " viewer ") + "\n")
     assert (await vera.get("/")).status_code == 401
     assert (await mara.get("/")).status_code == 200
     assert (await mara.get("/acts/queue-create")).status_code == 403
@@ -170,7 +171,7 @@ async def test_the_file_is_read_again_when_it_changes(
     file.unlink()
     assert (await mara.get("/")).status_code == 401
     assert "cannot be read: No such file or directory" in caplog.text
-    file.write_text(new_line("mara", "viewer", PASSWORD))
+    file.write_text(line)
     assert (await mara.get("/")).status_code == 200
 
 
@@ -283,3 +284,15 @@ def test_the_command_makes_a_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> 
     known, faults = read_users(line)
     assert (list(known.passwords), faults) == (["mara"], [])
     assert fits_password(PASSWORD, known.passwords["mara"].secret)
+
+
+async def test_another_password_ends_the_sessions_of_the_one_before(made: Dashboard, file: Path) -> None:
+    mara, vera = Surfer(made), Surfer(made)
+    assert (await enter(mara, "mara", PASSWORD)).status_code == 303
+    assert (await enter(vera, "vera", PASSWORD)).status_code == 303
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("mara")]
+    file.write_text("\n".join([*lines, new_line("mara", "admin", "another horse battery")]))
+    assert (await mara.get("/jobs")).status_code == 401
+    assert (await vera.get("/jobs")).status_code == 200
+    assert (await enter(mara, "mara", "another horse battery")).status_code == 303
+    assert (await mara.get("/jobs")).status_code == 200

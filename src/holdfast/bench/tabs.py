@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPConnection
 
 import psycopg
 
@@ -26,9 +28,17 @@ class Tabs:
 
     def __init__(self, url: str, pid: int, port: int, count: int, others: set[int]) -> None:
         self._url, self._pid, self._others = url, pid, others
+        self._own: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._frames = dict.fromkeys(range(count), 0)
         self.sent = 0  # bytes
+        page = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        page.request(
+            "GET", "/", headers={"X-Bench-Name": "person-0"}
+        )  # as a browser does: the doctor has looked then
+        if page.getresponse().status != HTTPStatus.OK:
+            raise RuntimeError("the overview of the dashboard failed")
+        page.close()
         for n in range(count):
             sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
             head = f"GET /live?topics=overview HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Bench-Name: person-{n // EACH}\r\n\r\n"
@@ -61,12 +71,13 @@ class Tabs:
             if time.monotonic() > deadline:
                 raise TimeoutError("a stream of the dashboard says nothing")
             time.sleep(0.05)
+        with psycopg.connect(self._url, autocommit=True) as conn:  # later ones may be those of a drain
+            seen = {int(pid) for (pid,) in conn.execute(BACKENDS).fetchall()}
+            self._own = seen - self._others - {conn.info.backend_pid}
 
     def used(self) -> float:
         """Seconds of the processor so far: of the dashboard, and of its connections in the server."""
-        with psycopg.connect(self._url, autocommit=True) as conn:
-            own = {int(pid) for (pid,) in conn.execute(BACKENDS).fetchall()} - {conn.info.backend_pid}
-        return used_by(self._pid, *(own - self._others))
+        return used_by(self._pid, *self._own)
 
     def used_here(self) -> float:
         """The same of the dashboard's process alone."""

@@ -40,6 +40,9 @@ _IN_TEXT = (
 _JWT = re.compile(r"(?<![\w-])(?=([\w-]*?)eyJ[\w-]{8})[\w-]+\.[\w-]{8,}(?:\.[\w-]*)?")
 _VALUE = r"(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|(?!••)[^\s\"',;&)}\]]+)"
 _ASSIGNED = re.compile(rf"(?i)((?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*){_VALUE}")
+# What a handler does not take, as our errors quote it: by the parameter, or by where in it.
+_UNFIT = re.compile(r"((?:parameter '[^'\n]{1,80}'|(?<![\w.])[\w.]{1,80}: )[^\n]{0,300}?[,:] not )[^\n]+")
+_OF_UNFIT = re.compile(r"parameter '([^'\n]+)'|([\w.]+): ")
 _DIGITS = re.compile(r"\b(?:[0-9][ -]?){12,18}[0-9]\b")
 _LONGEST = 1024 * 1024  # characters of one value
 _WORD = 4096  # characters: a cut text ends before its last word of at most that length, for half a token looks like none
@@ -108,6 +111,7 @@ def masked_text(text: str, most: int = _LONGEST, names: Collection[str] = ()) ->
     for pattern in _IN_TEXT:
         text = pattern.sub(MASK, text)
     text = _JWT.sub(rf"\1{MASK}", text)
+    text = _UNFIT.sub(_unfit, text)
     text = _ASSIGNED.sub(lambda found: found[1] + MASK, text)
     if names:
         for pattern in _beside(frozenset(names)):
@@ -130,6 +134,11 @@ def _cut(text: str, most: int) -> str:
     head = text[:most]
     gap = max(head.rfind(mark, max(most - _WORD, 0)) for mark in " \n\t\"',;")
     return head[: gap + 1] if gap >= 0 else head
+
+
+def _unfit(found: re.Match[str]) -> str:
+    names = (name for pair in _OF_UNFIT.findall(found[1]) for one in pair for name in one.split("."))
+    return found[1] + MASK if any(map(is_secret_name, names)) else found[0]
 
 
 def _card(found: re.Match[str]) -> str:

@@ -27,11 +27,14 @@ class Stats:
     archive_bytes: int
 
 
-def stats(*, minutes: int = 60, queue: str | None = None, task: str | None = None) -> Procedure[Stats]:
-    """The last minutes, of one queue or task or of all. It reads sums by minute and the catalogue: no job is counted."""
+def stats(
+    *, minutes: int = 60, queue: str | None = None, task: str | None = None, storage: bool = True
+) -> Procedure[Stats]:
+    """The last minutes, of one queue or task or of all. It reads sums by minute and, for `storage`, the catalogue: no job is
+    counted."""
     if not 1 <= minutes <= MOST_MINUTES:
         raise ConfigurationError(f"minutes must be between 1 and {MOST_MINUTES}, not {minutes}")
-    return (yield from run(lambda: _stats(minutes, queue, task)))
+    return (yield from run(lambda: _stats(minutes, queue, task, storage)))
 
 
 def minutes(*, back: int = 60) -> Procedure[list[Minute]]:
@@ -69,7 +72,7 @@ def waits(*, back: int = 60) -> Procedure[Waits]:
     return (yield from run(look))
 
 
-def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:
+def _stats(minutes: int, queue: str | None, task: str | None, storage: bool = True) -> Flow[Stats]:
     window = yield from store.stats_window(minutes)
     queues = yield from store.stats_queues(window, queue, task, _LINES)
     if queue is not None and not queues:
@@ -77,6 +80,8 @@ def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:
         if queue not in known:
             raise unknown_queue(queue, known)
     tasks = yield from store.stats(window, queue, task, _LINES)
+    if not storage:
+        return Stats(window, queues, tasks, [], 0, 0)
     tables = yield from store.storage(_TABLES)
     rows, size = yield from store.archive_rows()
     return Stats(window, queues, tasks, tables, rows, size)

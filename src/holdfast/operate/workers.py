@@ -29,9 +29,10 @@ class Drained:
     gone: list[str] = field(default_factory=list)  # had left before
 
 
-def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
-    """Live workers, the last heartbeat first; those that are gone only on request."""
-    return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS)))
+def list_workers(*, with_gone: bool = False, running: bool = True) -> Procedure[list[WorkerLine]]:
+    """Live workers, the last heartbeat first; those that are gone only on request. Without `running` none of their jobs is
+    counted."""
+    return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS, running)))
 
 
 def masked_names() -> Procedure[frozenset[str]]:

@@ -132,9 +132,9 @@ class WorkerLine:
     vitals: Vitals | None = None  # None: the release does not report it
 
 
-def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
+def list_workers(with_gone: bool, limit: int, running: bool = True) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
-        (with_gone, limit),
+        (with_gone, limit, running),
         lambda rows: [WorkerLine(*[*r[:-2], json.loads(r[-2]), read_vitals(r[-1])]) for r in rows],
     )

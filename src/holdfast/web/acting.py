@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.model.masking import masked_text
 from holdfast.operate.search import check_texts
 from holdfast.pages import WHY, Act, ActResult, Given, Offer, Preview
 from holdfast.web.calls import Call, Refusal, local, sentence_of, set_cookie
@@ -236,7 +237,8 @@ class Notice:
 
 def _packed(site: Site, said: ActResult) -> str:
     undo = None if said.undo is None else [said.undo.act, dict(said.undo.given), said.undo.label]
-    told = json.dumps([said.sentence[:600], undo], ensure_ascii=False)  # a browser keeps 4 KiB
+    sentence = masked_text(said.sentence, names=site.masked_of(""))[:600]  # a browser keeps 4 KiB
+    told = json.dumps([sentence, undo], ensure_ascii=False)
     text = base64.urlsafe_b64encode(told.encode()).decode()
     return f"{text}.{site.csrf.sign('said', text)}"
 

@@ -45,6 +45,7 @@ from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
 from holdfast.web.signing_in import sign_in_routes
 from holdfast.web.site import Site
+from holdfast.web.swapping import look_at
 from holdfast.web.undoing import UNDO
 from holdfast.web.users import UsersFile
 from holdfast.web.views import engine
@@ -322,6 +323,7 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
         "title": plain_text(view.title or page.title),
         "said": said,
         "query": dict(call.request.query_params),
+        "was": site.baselines.keep(look_at(view, site.names).lines, site.now()) if page.live else "",
         "badges": await _badges(site),
     }
     template = view.template if isinstance(view, Drawn) else "view.html"

@@ -267,7 +267,7 @@ def failed(site: Site, request: Request, who: Identity | None, error: Exception)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         mark = secrets.token_hex(4)
         _log.error("%s %s failed (%s)", request.method, request.scope["path"], mark, exc_info=error)
-    sentence = masked_text(sentence)
+    sentence = masked_text(sentence, names=site.masked_of(""))
     reason = getattr(error, "code", None) or status.phrase.lower()
     wait = getattr(error, "wait", 0.0)
     extra = {"retry-after": str(math.ceil(wait))} if wait else {}

@@ -191,14 +191,14 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
         title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
         rect = Rect(x, 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
         rows.append(BarRow(bar.label, bar.depth, bar.tone, took, bar.note, rect))
-    fine = whole < 10  # seconds: within them the clock alone says nothing
-    along = [
-        Mark(
-            part * (width - 4),
-            f"+{span(whole * part)}" if fine and part else clock(time.at(part * (width - 4)), bars.now),
-        )
-        for part in (0.0, 0.25, 0.5, 0.75, 1.0)
-    ]
+    along: list[Mark] = []
+    seen = ""  # the last clock: one that has not moved says nothing
+    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at = time.at(part * (width - 4))
+        now = clock(at, bars.now)
+        fine = part > 0 and (whole < 10 or now == seen)
+        along.append(Mark(part * (width - 4), f"+{span((at - start).total_seconds())}" if fine else now))
+        seen = now
     folds = [
         Rect(
             time.x_of(a),

@@ -66,6 +66,10 @@ def error_text(text: str | None, role: Role, names: Collection[str] = ()) -> str
     return shown.cut(seen or "")
 
 
+def problem_text(found: pages.Problem, role: Role, names: Collection[str] = ()) -> str:
+    return error_text("words of people" if found.words and role == "viewer" else found.text, role, names)
+
+
 def quoting(sentence: str, role: Role, names: Collection[str] = ()) -> str:
     """A sentence of Holdfast's that may quote an error behind a colon: a viewer gets the part before it."""
     return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST, names))
@@ -131,6 +135,7 @@ def environment() -> Environment:
         secret_text=secret_text,
         secret_pieces=secret_pieces,
         error_text=error_text,
+        problem_text=problem_text,
         quoting=quoting,
         said_text=said_text,
         plain_text=plain_text,

@@ -1,4 +1,4 @@
-"""Where a word leads: an id to its job, else pages, queues, tasks and acts that begin like it. It reads no payload."""
+"""Where a word leads: an id to its job, else pages, databases, saved views, queues and tasks that have it in their name."""
 
 import re
 from http import HTTPStatus

@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.model.masking import masked_text
-from holdfast.operate.operator import Operator
+from holdfast.web.baselines import check_mark
 from holdfast.web.calls import Call, Refusal
 from holdfast.web.databases import places_of
 from holdfast.web.filters import JOB_FIELDS, job_id
-from holdfast.web.lists import JOBS, ListWatch, watched_list
+from holdfast.web.lists import JOBS, FindingsWatch, JobWatch, ListWatch, job_seen, watched_list
 from holdfast.web.plain import written
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
@@ -33,30 +34,31 @@ LASTS = 600.0  # seconds of one stream
 MOST_STREAMS = 200
 MOST_EACH = 20  # of one person
 MOST_TOPICS = 5
-Watch = ListWatch | PageWatch
+OVERVIEW = "overview"
+Watch = ListWatch | PageWatch | FindingsWatch | JobWatch
 
 
 async def stream(site: "Site", call: Call) -> Response:
     """`GET /live?topics=overview,job:ID`, `?topics=jobs&state=dead`, `?topics=page&page=workers&query=gone%3Dyes`. It sends
     names and values, never HTML."""
-    query = call.query(("topics", "poll", PAGE, "query", *JOB_FIELDS))
+    query = call.query(("topics", "poll", PAGE, "query", "was", *JOB_FIELDS))
     once, path, filters = query.pop("poll", ""), query.pop(PAGE, None), query.pop("query", "")
-    topics = [word for word in query.pop("topics", "overview").split(",") if word]
+    mark = check_mark(query.pop("was", ""))
+    topics = [word for word in query.pop("topics", OVERVIEW).split(",") if word]
     if len(topics) > MOST_TOPICS:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(topics)} topics are too many: {MOST_TOPICS} at most")
-    for topic in topics:
-        if topic not in ("overview", JOBS, PAGE):
-            _job_of(topic)
+    watches = _of_topics(topics, mark)
     if query and JOBS not in topics:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"a filter is for the topic {JOBS}")
     if (path is not None) != (PAGE in topics) or (filters and path is None):
         raise Refusal(HTTPStatus.BAD_REQUEST, f"the topic {PAGE} needs page=, and nothing else takes it")
-    watches: list[Watch] = [] if path is None else [watched_page(call, path, filters)]
-    if once:
-        return await _poll(site, call, topics, watches)
+    if path is not None:
+        watches.append(watched_page(call, path, filters, mark))
     await site.learn_masked()
     if JOBS in topics:
-        watches.append(watched_list(call, query))
+        watches.append(watched_list(call, query, mark))
+    if once:
+        return await _poll(site, call, topics, watches)
     if site.streams.total() >= MOST_STREAMS:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} streams are open. Ask again later")
     if site.streams[call.who.name] >= MOST_EACH:
@@ -65,6 +67,13 @@ async def stream(site: "Site", call: Call) -> Response:
         )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return _Stream(site, call.who.name, _frames(site, topics, _beside(call), watches), headers)
+
+
+def _of_topics(topics: Sequence[str], mark: str) -> list[Watch]:
+    """Of those that need nothing more than their name."""
+    jobs = [_job_of(topic) for topic in topics if topic not in (OVERVIEW, JOBS, PAGE)]
+    overview = [FindingsWatch(mark)] if OVERVIEW in topics else []
+    return [*overview, *(JobWatch(wanted, mark) for wanted in jobs)]
 
 
 async def _poll(site: "Site", call: Call, topics: list[str], watches: Sequence[Watch]) -> Response:
@@ -90,13 +99,13 @@ class _Stream(StreamingResponse):
             self._site.streams += Counter()  # without those that have none
 
 
-def _job_of(topic: str) -> str:
+def _job_of(topic: str) -> UUID:
     kind, _, word = topic.partition(":")
     if kind != "job":
         raise Refusal(
             HTTPStatus.BAD_REQUEST, f"there is no topic {topic[:60]!r} (known: overview, jobs, page, job:ID)"
         )
-    return str(job_id(word))
+    return job_id(word)
 
 
 def _beside(call: Call) -> list["Site"]:
@@ -133,7 +142,7 @@ async def values_of(site: "Site", topics: list[str], watches: Sequence[Watch] = 
     found: dict[str, str] = {}
     for topic in topics:
         if topic not in (JOBS, PAGE):
-            found |= await (_overview(site) if topic == "overview" else _job(site, _job_of(topic)))
+            found |= await (_overview(site) if topic == OVERVIEW else _job(site, _job_of(topic)))
     for watch in watches:
         found |= await watch.values(site)
     return found
@@ -145,6 +154,7 @@ async def _overview(site: "Site") -> dict[str, str]:
     found = {
         "clock": f"{numbers.at:%H:%M:%S} UTC",
         "oldest": span(numbers.oldest(worst) if worst else 0.0),
+        "oldest.queue": worst.name if worst else "nothing waits",
         "due": number(numbers.due),
         "running": number(numbers.running),
         "done": number(round(numbers.found.finished_last_minute / 60, 1)),
@@ -160,11 +170,8 @@ async def _overview(site: "Site") -> dict[str, str]:
     return found
 
 
-async def _job(site: "Site", word: str) -> dict[str, str]:
-    wanted = job_id(word)
-    report = await site.snapshots.get(
-        f"job:{wanted}", EVERY, lambda: site.look(Operator.show_job.procedure(wanted))
-    )
+async def _job(site: "Site", wanted: UUID) -> dict[str, str]:
+    report = await job_seen(site, wanted)
     if report is None:
         return {"job.state": "gone"}
     job = report.job

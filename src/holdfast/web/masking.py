@@ -22,6 +22,8 @@ _ERRORS = frozenset((
     "detail", "disabled_reason", "breaker_error", "fault", "text",
 ))  # fmt: skip
 
+_WORDS = frozenset(("message", "trace", "reason", "cancel_reason", "text"))  # no class stands before these
+
 _QUOTING = frozenset(("sentence", "what"))
 
 
@@ -57,12 +59,15 @@ def within_text(text: str, names: Collection[str]) -> str:
         return text
 
 
+_AN_ERROR = "an error"
+
+
 def class_of_error(text: str | None) -> str | None:
     """`ConnectTimeout` of `ConnectTimeout: psp.example ...`: what a viewer sees of an error."""
     if text is None:
         return None
-    found = re.match(r"[A-Za-z_][\w.]*(?=:|$)", text)
-    return found[0] if found else "an error"
+    found = re.match(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?=:|$)", text)
+    return found[0] if found else _AN_ERROR
 
 
 def before_quote(sentence: str) -> str:
@@ -121,7 +126,7 @@ def _field(name: str, item: Any, role: Role, names: _Names, *, is_content: bool)
     if role == "viewer" and is_content:
         return form_of(item)
     if role == "viewer" and name in _ERRORS and isinstance(item, str):
-        return class_of_error(item)
+        return _AN_ERROR if name in _WORDS else class_of_error(item)
     if role == "viewer" and name in _QUOTING and isinstance(item, str):
         return before_quote(item)
     if role == "viewer" and name == "details" and isinstance(item, list):

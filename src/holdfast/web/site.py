@@ -5,7 +5,7 @@ import importlib
 import re
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Page, Pages, with_why
 from holdfast.tasks.definition import Definition
 from holdfast.web.attempts import Attempts
+from holdfast.web.baselines import Baselines
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify, sign_in_of
 from holdfast.web.naming import page_at
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
+DOCTOR_SHARE = 1 / 300  # of the time, at most, that an open overview keeps the doctor busy
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")  # of W3C
 OLD = 600.0  # seconds that it serves beyond that, while a new one is made
 MASKED_LASTS = 30.0  # seconds that is remembered what workers mask
@@ -90,6 +92,7 @@ class Site:
         self.csrf = Csrf(own.encode())
         self.seals = Seals(self.csrf)
         self.names = Names(self.csrf.sign)
+        self.baselines = Baselines(self.csrf.sign)
         self.release = own_version()
         self._authorize = authorize
         self._title = title
@@ -142,13 +145,18 @@ class Site:
 
     async def diagnosis(self) -> "Diagnosis":
         """The doctor's findings, once a minute for all viewers. Nobody waits for new ones while the last are not too old."""
+        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, self._diagnose, OLD)
+        return found
+
+    def _diagnose(self) -> "Awaitable[Diagnosis]":
         from holdfast.shapes import CHECKS
 
-        def look() -> "object":
-            return self.reader.doctor.arun(checks=CHECKS, knows=self.knows, limits=self.limits)
+        return self.reader.doctor.arun(checks=CHECKS, knows=self.knows, limits=self.limits)
 
-        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look, OLD)  # type: ignore[arg-type]
-        return found
+    def renew_diagnosis(self) -> None:
+        """In the background, when the last one is older than that minute; on a large or busy server less often."""
+        lasts = max(DOCTOR, self.snapshots.took("doctor") / DOCTOR_SHARE)
+        self.snapshots.trouble("doctor", lasts, self._diagnose)
 
     def known_diagnosis(self) -> "Diagnosis | None":
         """The last one, however old; None: nobody has asked yet."""

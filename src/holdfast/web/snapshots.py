@@ -10,6 +10,7 @@ T = TypeVar("T")
 _KEPT = 500  # topics
 FAILED = 2.0  # seconds for which a failure is returned, before the next query
 LONGEST = 5.0  # seconds for which data last at most because their query took long
+SHARE = 0.01  # of the time, at most, that the queries of an open page take: on a busy server they are made less often
 
 
 @dataclass(slots=True)
@@ -38,13 +39,15 @@ class Snapshots:
         meanwhile: float = 0.0,
         *,
         share: float = 1.0,
+        longest: float = LONGEST,
     ) -> T:
         """The data of the topic, at most `lasts` seconds old. Older data serve for `meanwhile` seconds more, while
-        a new query runs. Data whose query took long last longer, so that queries take at most `share` of the time."""
+        a new query runs. Data whose query took long last longer, up to `longest`, so that queries take at most `share` of
+        the time."""
         kept = self._kept.get(topic)
         fresh = kept is not None and kept.generation == self._generation
         if kept is not None and share < 1:
-            lasts = max(lasts, min(kept.took / share, LONGEST))
+            lasts = max(lasts, min(kept.took / share, longest))
         age = time.monotonic() - kept.at if kept is not None else 0.0
         if kept is not None and fresh and age < lasts + meanwhile:
             if age >= lasts and not self._failed_lately(topic):
@@ -124,6 +127,11 @@ class Snapshots:
         """Seconds since it was read."""
         kept = self._kept.get(topic)
         return None if kept is None else time.monotonic() - kept.at
+
+    def took(self, topic: str) -> float:
+        """Seconds that the last query took; 0: there was none."""
+        kept = self._kept.get(topic)
+        return 0.0 if kept is None else kept.took
 
     def drop(self, topic: str) -> None:
         """The next query of this topic is a new one."""

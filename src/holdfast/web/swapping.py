@@ -7,6 +7,7 @@ from datetime import datetime
 
 from holdfast.model.masking import masked_text
 from holdfast.pages import Block, Cell, Code, Facts, Figures, Link, Span, State, Table, Use, View
+from holdfast.web.baselines import Lines
 from holdfast.web.shown import MOST, cut, number, span
 
 _NUMBER = re.compile(r"\d[\d,]*\+?")
@@ -66,16 +67,13 @@ def _blocks(view: View) -> Iterator[tuple[str, Block]]:
 @dataclass(frozen=True, slots=True)
 class Look:
     values: Mapping[str, str]
-    lines: Mapping[str, Sequence[str]]  # of each row: what does not change in place
+    lines: Lines  # of each row
 
-    def changes_since(self, before: "Look") -> int:
-        """Lines that are another way, that came, and that went; one that was pushed off a full list by another is none."""
-        other = sum(1 for key, line in self.lines.items() if before.lines.get(key, line) != line)
-        came, gone = (
-            len(self.lines.keys() - before.lines.keys()),
-            len(before.lines.keys() - self.lines.keys()),
-        )
-        return other + max(came, gone)
+
+def changes(before: Lines, now: Lines) -> int:
+    """Lines that are another way, that came, and that went; one that was pushed off a full list by another is none."""
+    other = sum(1 for key, line in now.items() if before.get(key, line) != line)
+    return other + max(len(now.keys() - before.keys()), len(before.keys() - now.keys()))
 
 
 def look_at(view: View, names: Names) -> Look:

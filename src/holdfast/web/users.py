@@ -76,7 +76,9 @@ class UsersFile:
         self._now = now
         self.csrf = Csrf(secrets.token_bytes(32), FORM)
         self.cookie = SESSION
-        self._sessions: dict[str, tuple[str, float]] = {}  # by hash: whose, and until when
+        self._sessions: dict[
+            str, tuple[str, str, float]
+        ] = {}  # by hash: whose, by which line, and until when
         self._looking = asyncio.Semaphore(_AT_ONCE)
         self._seen = self._stamp()
         self._known, faults = read_users(self._text())
@@ -91,11 +93,11 @@ class UsersFile:
         known = self._now_known()
         if (token := bearer_of(request)) is not None:
             return _of_token(known, token)
-        name, until = self._sessions.get(hashed(request.cookies.get(self.cookie, "")), ("", 0.0))
+        name, secret, until = self._sessions.get(hashed(request.cookies.get(self.cookie, "")), ("", "", 0.0))
         if until <= self._now():
             return None
-        found = known.named(name)
-        return None if found is None else found.who
+        found = known.named(name)  # another password ends the sessions of the one before
+        return found.who if found is not None and found.secret == secret else None
 
     async def enter(self, name: str, password: str, check: Callable[[], None]) -> str | None:
         """A session for the right password; None: wrong. `check` refuses addresses with too many wrong ones. An unknown
@@ -108,7 +110,7 @@ class UsersFile:
         if person is None or not fits:
             return None
         session = secrets.token_urlsafe(32)
-        self._sessions[hashed(session)] = (name, self._now() + _LASTS)
+        self._sessions[hashed(session)] = (name, wanted, self._now() + _LASTS)
         while len(self._sessions) > _MOST_SESSIONS:
             self._sessions.pop(next(iter(self._sessions)))
         return session

@@ -1,15 +1,16 @@
 """Pages of tables while somebody looks at them: numbers change in place, and lines that are other ones now are counted."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from holdfast.errors import ConfigurationError, DatabaseError, HoldfastError
 from holdfast.operate.search import check_texts
 from holdfast.pages import Page, PageRequest
+from holdfast.web.baselines import Since
 from holdfast.web.calls import Call, check_searches
-from holdfast.web.swapping import Look, look_at
+from holdfast.web.snapshots import SHARE
+from holdfast.web.swapping import Look, changes, look_at
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -30,8 +31,8 @@ def check_query(call: Call, page: Page, path: Mapping[str, str], query: Mapping[
     return PageRequest(path, query, call.site.app.tasks, call.who.name, call.who.role)
 
 
-def watched_page(call: Call, where: str, filters: str) -> "PageWatch":
-    """`where` is the path of a page, such as `workers`, and `filters` what is behind its `?`."""
+def watched_page(call: Call, where: str, filters: str, mark: str = "") -> "PageWatch":
+    """`where` is the path of a page, such as `workers`, `filters` what is behind its `?`, and `mark` that of its lines."""
     if len(where) + len(filters) > _MOST:
         raise ConfigurationError(f"a page that is watched has an address of at most {_MOST:,} characters")
     found = call.site.page_at(where.strip("/"))
@@ -42,31 +43,30 @@ def watched_page(call: Call, where: str, filters: str) -> "PageWatch":
         pairs = parse_qsl(filters, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         raise ConfigurationError("a page that is watched has at most 50 filters") from None
-    return PageWatch(page, check_query(call, page, path, call.known_names(pairs, page.names(), where)))
+    asked = check_query(call, page, path, call.known_names(pairs, page.names(), where))
+    return PageWatch(page, asked, mark)
 
 
 class PageWatch:
     """The last state of one page, for a reader of it. All readers of the same page share one read."""
 
-    def __init__(self, page: Page, asked: PageRequest) -> None:
+    def __init__(self, page: Page, asked: PageRequest, mark: str = "") -> None:
         self._page = page
         self._asked = asked
         words = urlencode(sorted({**asked.path, **asked.query}.items()))
         self._topic = f"page:{asked.role}:{page.path}?{words}"
-        self._was: Look | None = None
-        self._since: datetime | None = None
+        self._since = Since(mark)
 
     async def values(self, site: "Site") -> dict[str, str]:
         try:
-            now = await site.snapshots.get(self._topic, self._page.live, lambda: self._look(site))
+            now = await site.snapshots.get(
+                self._topic, self._page.live, lambda: self._look(site), share=SHARE
+            )
         except HoldfastError as error:
             if isinstance(error, DatabaseError):
                 raise
             return {"page.changed": GONE}  # it was there when its page was
-        if self._was is None or self._since is None:
-            self._was, self._since = now, site.now()
-        changed = now.changes_since(self._was)
-        said = f"{changed:,} changed since {self._since:%H:%M:%S}, show" if changed else ""
+        said = site.baselines.said(self._since, now.lines, changes, site.now())
         return {**now.values, "page.changed": said, "clock": f"{site.now():%H:%M:%S} UTC"}
 
     async def _look(self, site: "Site") -> Look:

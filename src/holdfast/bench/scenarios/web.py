@@ -24,7 +24,7 @@ from ..processor import children_of, postmaster_of
 STREAMS = 100
 DRAIN = 2.0  # cores that a drain by one process keeps busy: its own, and one of the server
 TRIES = 3
-LOOKS = 5  # over which one is measured, at least
+LOOKS = 20  # over which one is measured, at least: some queries are made every twenty seconds
 BATCH = 20  # acts of a kind
 
 

@@ -208,18 +208,24 @@ def _one(asked: PageRequest) -> Procedure[View]:
     blocks.append(
         Table(("Position#", "Key", "What happened~"), rows, "Events that were not applied", "", "None.")
     )
-    offers = [_turn(listed[0]), *_more_offers(listed[0])]
+    offers = [_turn(listed[0]), *_more_offers(listed)]
     crumbs = (Link("Events", "events"),)
     data = {"shards": listed, "failures": failures}
     return View(blocks, data, ("subscriptions", "show", name), name, crumbs, offers=offers)
 
 
-def _more_offers(one: Listed) -> list[Offer]:
+def _more_offers(listed: Sequence[Listed]) -> list[Offer]:
     """The acts for one of this kind."""
+    one = listed[0]
     named = {"name": one.name}
     if one.replay_of is not None:
         return [Offer("subscriptions remove", named)]
-    verbs = ["skip", "reset", *(["replay"] if one.kind in ("jobs", "webhooks") else [])]
+    stands = any(row.status in ("paused", "stopped") for row in listed)  # nothing else can be skipped
+    verbs = [
+        *(["skip"] if stands else []),
+        "reset",
+        *(["replay"] if one.kind in ("jobs", "webhooks") else []),
+    ]
     if one.failures and one.kind != "projection":
         verbs += ["retry", "forget-failures"]
     found = [Offer(f"subscriptions {verb}", named) for verb in verbs]

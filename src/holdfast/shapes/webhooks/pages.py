@@ -1,10 +1,11 @@
 """Webhooks on the dashboard: which endpoint fails, and the requests to it."""
 
+from datetime import datetime
 from typing import Any
 
 from ...errors import ConfigurationError
 from ...operate.procedure import Procedure, run
-from ...operate.wording import several
+from ...operate.wording import moment, several
 from ...pages import (
     Alert,
     Code,
@@ -100,11 +101,12 @@ def _one(asked: PageRequest) -> Procedure[View]:
     health = more["health"] or {}
     blocks: list[Any] = []
     if health.get("failing_since"):
-        blocks.append(Alert(f"It fails since {health['failing_since']}.", "dead", "This endpoint fails"))
+        since = moment(datetime.fromisoformat(health["failing_since"]))
+        blocks.append(Alert(f"Every attempt failed since {since}.", "dead", "This endpoint fails"))
         blocks.append(Table(("Last error~",), [Row((Problem(str(health.get("last_error") or "")),))]))
     rows = [
         Row(
-            (Link(str(d.id), f"webhooks/deliveries/{d.id}", code=True), d.created_at, Code(d.event_type), d.cause,
+            (Link(f"…{d.id.hex[-12:]}", f"webhooks/deliveries/{d.id}", code=True), d.created_at, Code(d.event_type), d.cause,
              _state(d.status), d.tries, d.last_status, Problem(d.reason or d.last_error)),
             (Offer("webhook redeliver", {"delivery": str(d.id)}),) if d.status in ("failed", "delivered") else (), str(d.id),
         )
@@ -152,7 +154,7 @@ def _delivery(asked: PageRequest) -> Procedure[View]:
         )
         for one in found.attempts
     ]
-    heads = ("#", "When", "HTTP#", "What happened~", "Took", "Address")
+    heads = ("No.#", "When", "HTTP#", "What happened~", "Took", "Address")
     facts = Facts(
         [
             ("Event", Code(str(found.event_id))),

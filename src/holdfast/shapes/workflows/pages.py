@@ -140,7 +140,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
         blocks.append(Table(("What happened~",), [Row((Problem(one.error),))], "It failed"))
     drawn = [_bar(entry) for entry in entries]
     blocks.append(Bars([*drawn, *_waiting(one, entries)], one.now, "Timeline", note))
-    heads = ("#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
+    heads = ("No.#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
     rows = [_record(entry) for entry in reversed(entries)]
     blocks.append(Table(heads, rows, "Records", "the last first", "Nothing is recorded yet."))
     aside: list[Block] = [Facts(_facts(whole), "Run"), *_undo(whole)]
@@ -177,7 +177,7 @@ def _facts(whole: Shown) -> list[tuple[str, Cell]]:
     if one.job_status == "held":
         rows.append(("Set aside for", Problem(one.hold_reason)))
     if bars.is_cancel_asked(one) and one.cancel_reason:
-        rows.append(("To end for", Problem(one.cancel_reason)))
+        rows.append(("To end for", Problem(one.cancel_reason, words=True)))
     return rows
 
 

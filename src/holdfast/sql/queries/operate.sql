@@ -111,7 +111,7 @@ SET TRANSACTION READ ONLY;
 
 -- name: list_workers
 -- Workers, living ones first, with how many jobs each runs.
--- $1 those that are gone too?, $2 limit
+-- $1 those that are gone too?, $2 limit, $3 count what they run? Each job of their claims is looked up for it
 SELECT v.id, v.host, v.pid, v.status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8, v.started_at, v.queues, v.concurrency,
        v.release, r.running, r.running::float8 / greatest(v.concurrency, 1), v.metadata ->> 'holdfast', coalesce(v.metadata -> 'labels', '{}')::text,
        v.vitals
@@ -121,6 +121,6 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS running FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                         WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE c.worker = v.id
+    WHERE c.worker = v.id AND $3::boolean
 ) r
 ORDER BY v.status = 'gone', v.last_seen_at DESC, v.id;

@@ -56,7 +56,7 @@ def entries_of(target: str) -> Link:
 def _row(line: AuditLine) -> Row:
     via = " ".join(word for word in (line.surface, line.address) if word)
     was, now = (Secret(change, 80) if change else "" for change in (line.before, line.after))
-    why = Problem(line.reason) if line.reason else ""
+    why = Problem(line.reason, words=True) if line.reason else ""
     what = Secret(line.selection, 120)
     who, did = (
         Link(line.actor, "audit", {"actor": line.actor}),

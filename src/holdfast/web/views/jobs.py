@@ -1,6 +1,6 @@
 """Find jobs, and act on many."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from holdfast.operate.procedure import Procedure
 from holdfast.pages import Page, PageRequest, State, View
 from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
+from holdfast.store.show import JobLine
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
 from holdfast.web.views.drawn import Drawn, filters_for, job_state, later
 from holdfast.web.views.overview import OLD, Numbers, numbers_of
@@ -74,6 +75,7 @@ def page(site: "Site") -> Page:
             "after": after,
             "peek": peeked,
             "page_query": given_page,
+            "was": site.baselines.keep(lines_of(found.jobs), site.now()),
             "queues": [load.name for load in numbers.found.queues],
             "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}),
         }
@@ -86,6 +88,11 @@ def page(site: "Site") -> Page:
 
     takes = (*JOB_FIELDS, "after", "peek")
     return Page("jobs", "Jobs", load, "Work", "jobs", searches=JOB_SEARCHES, takes=takes)
+
+
+def lines_of(jobs: Sequence[JobLine]) -> Mapping[str, Sequence[object]]:
+    """What makes a line of the list another one."""
+    return {str(job.id): [job.state, job.attempts] for job in jobs}
 
 
 @dataclass(frozen=True, slots=True)

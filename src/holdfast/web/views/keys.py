@@ -27,6 +27,7 @@ from holdfast.pages import (
     Problem,
     Ring,
     Row,
+    State,
     Table,
     Use,
     View,
@@ -54,10 +55,10 @@ def pages(site: "Site") -> list[Page]:
         blocks: list[Block] = [
             Table(_STUCK, [_stuck(one) for one in stuck.keys], "Keys that do not move", note, "Every key moves."),
             Table(
-                ("Key", "Queue", "Share of what is due", "Jobs#", "Finished last minute#", ""),
+                ("Key", "Queue", "Share of what is due", "Jobs#", "Finished last minute#", "Hot"),
                 [
                     Row((_key(k.queue, k.key), Link(k.queue, f"queues/{k.queue}"), _share(k),
-                         None if k.jobs is None else number(k.jobs), k.finished, "hot" if k.hot else ""),
+                         None if k.jobs is None else number(k.jobs), k.finished, State("hot", "retry") if k.hot else None),
                         key=f"{k.queue}:{k.key}")
                     for k in hot
                 ],
@@ -137,8 +138,8 @@ def ring_of(report: RingReport, chosen: str, pinned: Sequence[Pinned] = ()) -> R
         for w in report.workers
     ]
     it = next((w for w in report.workers if w.worker == of), None)
-    note = "" if it is None else f"{it.buckets:,} of {it.host}:{it.pid} in colour"
-    return Ring(report.buckets, owned, f"Who owns what of {report.queue}", note, pinned)
+    note = "" if it is None else f"{it.host}:{it.pid} in colour"
+    return Ring(report.buckets, owned, f"Owners of {report.queue}", note, pinned)
 
 
 def _ring(report: RingReport) -> Table:

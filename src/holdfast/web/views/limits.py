@@ -67,7 +67,7 @@ def page(site: "Site") -> Page:
             Table(
                 ("Key", "Queue", "Until", "Why~"),
                 [
-                    Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, Problem(h.reason) if h.reason else None),
+                    Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, Problem(h.reason, words=True)),
                         (Offer("keys lift", {"queue": h.queue, "key": h.key}),), f"{h.queue}:{h.key}")
                     for h in held.holds
                 ],

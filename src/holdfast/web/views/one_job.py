@@ -18,6 +18,7 @@ from holdfast.web.findings import Todo, todo_of
 from holdfast.web.life import life_of
 from holdfast.web.views.audit import entries_of
 from holdfast.web.views.drawn import Drawn, job_state
+from holdfast.web.views.jobs import lines_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -45,6 +46,7 @@ def page(site: "Site") -> Page:
             "facts": facts(report),
             "trace": site.trace_of(report.job.metadata),
             "masked": site.masked_of(report.job.task),
+            "was": site.baselines.keep(lines_of([report.job]), now),
         }
         return Drawn(
             (),
@@ -111,7 +113,7 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Claimed at", job.claimed_at),
         ("Lease until", job.lease_expires_at),
         ("Gives up at", job.gives_up_at),
-        ("PageRequest to stop", job.cancel_requested_at),
+        ("Asked to stop", job.cancel_requested_at),
         ("Copy of", _copied_from(job.metadata)),
         ("What was done to it", entries_of(str(job.id))),
         ("Finished", job.finished_at),

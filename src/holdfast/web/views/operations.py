@@ -107,7 +107,7 @@ def _one(asked: PageRequest) -> Procedure[View]:
         ("Begun", operation.created_at),
         ("Ended", operation.ended_at),
         ("Runs at", operation.runner),
-        ("Why", Problem(operation.reason) if operation.reason else None),
+        ("Why", Problem(operation.reason, words=True) if operation.reason else None),
         ("Fault", Problem(operation.fault) if operation.fault else None),
     ]
     blocks: list[Block] = [Facts([(name, cell) for name, cell in facts if cell is not None], "Operation")]

@@ -1,12 +1,13 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.order import worst_first
+from holdfast.operate.doctor.run import Diagnosis
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure, run
@@ -19,6 +20,7 @@ from holdfast.store.stats import Minute
 from holdfast.web.charts import Spark, spark, wait_chart
 from holdfast.web.filters import text
 from holdfast.web.findings import shown_findings
+from holdfast.web.snapshots import SHARE
 from holdfast.web.trends import SPANS, Range, Trends, range_of, trends_of, wait_lines
 from holdfast.web.views.drawn import Drawn, later
 
@@ -30,11 +32,11 @@ _COUNTS = tuple(one.name for one in fields(QueueLoad) if one.type is Count)
 _SAID = {"1h": "hour", "6h": "6 hours", "1d": "day"}
 QUEUES = 12  # that the overview lists
 LASTS = 1.0  # seconds for which one query serves all viewers
-SHARE = 0.02  # of the time, at most, that the quick queries take: on a busy server they are made less often
 REST_LASTS = 5.0  # seconds for slow data: rates, dead letters, queues without a worker
 FEW = 1_000  # due jobs of a queue that a query counts
 FEW_LATER = 100  # and of those that are not due
 MANY_LAST = 20.0  # seconds until what is more is counted again
+RUNNING_SHARE = 0.003  # of the time, at most, that it takes to count what workers run: each job of their claims is looked up
 OLD = 60.0  # seconds for which optional data serve
 
 
@@ -124,6 +126,7 @@ def page(site: "Site") -> Page:
             "waits": wait_chart(wait_lines(shown)),
             "spans": [(one, one == span) for one in SPANS],
             "jobs_a_minute": _counted(shown, span),
+            "was": site.baselines.keep(findings_of(diagnosis), site.now()),
         }
         data = {
             "at": numbers.at,
@@ -138,6 +141,17 @@ def page(site: "Site") -> Page:
         return Drawn((), data, ("status",), template="overview.html", context=context)
 
     return Page("", "Overview", load, icon="overview", takes=("history",))
+
+
+def findings_of(diagnosis: Diagnosis) -> Mapping[str, Sequence[object]]:
+    """What makes a finding another one, by its code: how many there are of it, how bad, and about how many things."""
+    found: dict[str, list[int]] = {}
+    for one in diagnosis.findings:
+        if one.level != "info":
+            line = found.setdefault(one.code, [0, 0, 0])
+            line[one.level == "error"] += 1
+            line[2] += len(one.details)
+    return found
 
 
 def _counted(shown: Range, span: str) -> Counted:
@@ -187,6 +201,14 @@ async def _look(site: "Site") -> Numbers:
     if (site.snapshots.age("rest") or 0.0) >= LASTS:
         quick = await site.snapshots.get("quick", LASTS, lambda: site.look(_quick(site, rest)), share=SHARE)
         seen = max(quick, rest, key=lambda numbers: numbers.at)
+    running = await site.snapshots.get(
+        "running",
+        REST_LASTS,
+        lambda: site.look(Operator.list_workers.procedure()),
+        share=RUNNING_SHARE,
+        longest=OLD,
+    )
+    seen = replace(seen, workers=with_running(seen.workers, running))
     if not is_cut(seen.found):
         return seen
     whole = await site.snapshots.soon(
@@ -204,6 +226,12 @@ def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
     }
     queues = yield from run(lambda: queue_loads(FEW, FEW_LATER, empty))
     return replace(rest, at=site.now(), found=replace(rest.found, queues=queues))
+
+
+def with_running(workers: Sequence[WorkerLine], counted: Sequence[WorkerLine]) -> list[WorkerLine]:
+    known = {one.id: one for one in counted}
+    seen = ((one, known.get(one.id, one)) for one in workers)
+    return [replace(one, running=then.running, load=then.load) for one, then in seen]
 
 
 def is_cut(found: Overview) -> bool:
@@ -232,8 +260,8 @@ def _more(few: Count, many: Count) -> Count:
 
 def _numbers(site: "Site") -> Procedure[Numbers]:
     found = yield from Operator.overview.procedure(cap=FEW, later=FEW_LATER)
-    workers = yield from Operator.list_workers.procedure()
-    stats = yield from Operator.stats.procedure(minutes=60)
+    workers = yield from Operator.list_workers.procedure(running=False)
+    stats = yield from Operator.stats.procedure(minutes=60, storage=False)
     minutes = yield from Operator.minutes.procedure()
     sampled = yield from run(last_samples)
     return Numbers(site.now(), found, workers, stats, minutes, {one.queue: one for one in sampled})

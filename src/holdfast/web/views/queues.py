@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _HEADS = (
     "Queue~",
+    "State",
     "Due#",
     "Oldest that could run#",
     "Running#",
@@ -84,10 +85,15 @@ def _link(name: str, word: str, count: Count) -> Cell:
     return Link(number(count), "jobs", {"queue": name, "state": word}) if count.count else 0
 
 
+def _paused(load: QueueLoad) -> str:
+    return f"for {span(load.paused_seconds)} by {load.paused_by or 'somebody'}"
+
+
 def _row(row: QueueRow) -> Row:
     load = row.load
     cells: list[Cell] = [
         Link(load.name, f"queues/{load.name}"),
+        State("takes jobs", "done") if load.paused_at is None else State("paused", "held", _paused(load)),
         _link(load.name, state.PENDING, load.pending),
         Span(row.oldest),
         _link(load.name, state.PROCESSING, load.processing),
@@ -136,8 +142,7 @@ def _one(site: "Site", name: str, history: str) -> Procedure[View]:
         load = row.load
         offers.append(turn(load))
         if load.paused_at is not None:
-            by = load.paused_by or "somebody"
-            said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
+            said = f"Paused {_paused(load)}. No claim takes a job of it."
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
         blocks.append(Figures([*counts, ("Longest wait", Span(row.oldest))], "Now"))
