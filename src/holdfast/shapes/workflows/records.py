@@ -232,6 +232,8 @@ class Records(ABC):
         if self.stopped is not None:
             raise self.stopped
         await self.flush()
+        while any(row.kind == "event" for row in self._pending):  # of another branch, published meanwhile
+            await self.flush()
         rows = self._drain()
         try:
             row = await ask(rows)
