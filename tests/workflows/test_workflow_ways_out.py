@@ -74,18 +74,16 @@ async def test_what_a_workflow_raises_ends_it_and_it_is_undone(
 
 async def test_code_that_is_thrown_away_unfinished_undoes_nothing() -> None:
     """Its coroutine is closed, as the interpreter does it with one that nobody refers to any more."""
-    held: list[Any] = []
+    held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def flow(wf: Workflow) -> None:
         wf.on_failure(undo, "it")
         await wf.step(say, "it")
-        held.append(asyncio.current_task())
+        held.set_result(asyncio.current_task())
         await asyncio.Event().wait()
 
     driving = asyncio.create_task(drive(code_of(flow), MemoryJournal(Store()), {}))
-    while not held:
-        await asyncio.sleep(0)
-    (task,) = held
+    task = await held
     task.get_coro().close()
     task.cancel()
     with contextlib.suppress(BaseException):

@@ -90,7 +90,6 @@ class Core(Records):
         self._compensating = history.state == "compensating"  # as the database has it
         self.defers = True  # not where the code runs in a thread
         self.made: set[str] = set()  # scopes of named branches that have not begun
-        self.asked: dict[str, list[str]] = {}  # the message of a child's end -> keys of the calls that ask for it
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
         self.unknown_cut: UnscopedTask | None = None  # a call was cancelled, which no replay can know
 

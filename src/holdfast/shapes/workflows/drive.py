@@ -48,6 +48,8 @@ async def drive(
         core = Core(journal, history, code.rules, fence)
         ended = await _once(core, code, arguments)
         if isinstance(ended, ContinueAsNew):
+            for name, key, payload in core.handed.left():  # signals that were not received stay
+                await journal.send_again(name, key, json.dumps(payload))
             try:
                 history = await journal.continue_as_new(ended.payload)
             except (
