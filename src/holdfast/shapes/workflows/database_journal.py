@@ -19,6 +19,7 @@ from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
 from .bodies import threads
+from .ends import child_end
 from .faults import Evicted
 from .handover import Handover, settled
 from .journal import (
@@ -216,7 +217,7 @@ class DatabaseJournal:
             await self._is_busy(answer)
 
     async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
-        return await self._recorder.run(lambda: store.child_end(self._grant.id, name))
+        return await self._recorder.run(lambda: child_end(self._grant.id, name))
 
     async def send_again(self, name: str, key: str, payload: str) -> None:
         assert self._history is not None

@@ -327,9 +327,7 @@ class Records(ABC):
             if failed and error is failed[0]:
                 raise
             self.lost(error)
-        except (
-            BadRow
-        ) as error:  # the error of its commit: a deferred constraint, or a result that cannot be stored
+        except BadRow as error:  # of its commit: a deferred constraint, or a result that cannot be stored
             raise error.__cause__ or error from None
         self.replay.keep(kept)
         return kept

@@ -11,7 +11,7 @@ from ...model.outcome import ErrorText
 from ...sql import query_in
 from ...store.arrays import int_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named, nothing
-from .journal import Decided, History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
+from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
 from .messages import Message
 from .outgoing import NewEvent, event_json
 from .rows import columns, row_json, rows_json, texts, values
@@ -251,15 +251,6 @@ def suspend(queue: str, asked: Sequence[tuple[Owned, Sequence[Wait]]]) -> Statem
         values(str(any(wait.cancellable for wait in waits)).lower() for _, waits in asked),
     )
     return named("workflow_suspend", params, lambda rows: [row[0] for row in rows])
-
-
-def child_end(run: UUID, name: str) -> Statement[tuple[Decided, str | None, str | None] | None]:
-    """Of a message that was taken."""
-
-    def decode(rows: Sequence[Row]) -> tuple[Decided, str | None, str | None] | None:
-        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-
-    return named("workflow_child_end", (run, name), decode)
 
 
 class Seen(NamedTuple):
