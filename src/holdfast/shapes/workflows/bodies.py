@@ -49,8 +49,8 @@ class StepInfo:
         has a JSON form; `holdfast workflow show` prints the latest. It costs almost nothing: it is written with the next
         heartbeat of the worker. Leases are renewed without it.
 
-        It raises Evicted if the run has another owner, and WorkflowCancelled if it was cancelled, which ends a plain
-        function in a thread.
+        It raises Evicted if the run has another owner, WorkflowCancelled if it was cancelled, and StepTimeout if the
+        attempt has timed out, which ends a plain function in a thread.
         """
         self._beat(detail)
 
