@@ -16,6 +16,7 @@ from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
 from holdfast.shapes.workflows.journal import (
     CancelAsked,
+    Decided,
     History,
     Kind,
     NewChild,
@@ -52,6 +53,7 @@ class Store:
     states: list[str] = field(default_factory=list)  # what it said of compensating
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)  # attempts
+    sent_again: list[str] = field(default_factory=list)  # keys
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
     def written(self) -> list[str]:
@@ -143,10 +145,15 @@ class MemoryJournal:
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         await asyncio.sleep(0)
+        signals = list(self.store.signals)
         made = self._decision(wait)
         if made is None:
             return None
-        self._write()
+        try:
+            self._write()
+        except Crash:
+            self.store.signals = signals
+            raise
         for row in rows:
             self.store.put(row)
         stored = self.store.put(made)
@@ -179,6 +186,16 @@ class MemoryJournal:
         stored = self.store.put(made)
         self._wrote()
         return stored
+
+    async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
+        return None
+
+    async def send_again(self, name: str, key: str, payload: str) -> None:
+        self._write()
+        if key not in self.store.sent_again:
+            self.store.sent_again.append(key)
+            self.store.signals.append((name, json.loads(payload)))
+        self._wrote()
 
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
         await asyncio.sleep(0)

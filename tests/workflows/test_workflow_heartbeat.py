@@ -9,7 +9,7 @@ from tests.workflows.memory_journal import MemoryJournal, Store, code_of, run
 from tests.workflows.test_workflow_worker import working
 from typer.testing import CliRunner
 
-from holdfast import Holdfast, Workflow, WorkflowCancelled, current_step
+from holdfast import Backoff, Holdfast, Workflow, WorkflowCancelled, current_step
 from holdfast.cli import app as cli
 from holdfast.model.outcome import Cancelled, Completed, Released
 from holdfast.shapes.workflows.bodies import StepInfo
@@ -62,6 +62,37 @@ async def test_a_heartbeat_of_a_run_that_was_lost_ends_the_step_and_nothing_is_r
     seen.clear()
     assert isinstance(await run(flow, store), Released)
     assert (store.rows, seen) == ([], [])
+
+
+async def test_a_heartbeat_ends_a_plain_step_that_has_timed_out() -> None:
+    """Its thread goes on beside the next attempt, and says nothing of the step any more."""
+    go, left = threading.Event(), threading.Event()
+
+    def works() -> str:
+        if current_step().attempt > 1:
+            return "second"
+        go.wait(60)
+        try:
+            current_step().heartbeat("first")
+        finally:
+            left.set()
+        return "first"
+
+    async def flow(wf: Workflow) -> str:
+        quick = wf.using(timeout=0.05, max_attempts=100, retry=Backoff(first=0.001, cap=0.001))
+        said = await quick.step(works)
+        go.set()
+        await wf.step(leaves)
+        return said
+
+    async def leaves() -> None:
+        await await_until(left.is_set, "the first attempt has ended")
+
+    store = Store()
+    outcome = await run(flow, store, verify=False)
+    assert isinstance(outcome, Completed)
+    assert outcome.result == '"second"'
+    assert "first" not in [text for _, text in store.beats]
 
 
 async def test_a_heartbeat_ends_a_plain_step_of_a_cancelled_run_but_no_compensation() -> None:

@@ -149,6 +149,34 @@ async def test_an_event_before_a_signal_that_is_there_is_written() -> None:
     assert store.written() == ["order.seen.published", "note"]
 
 
+async def takes_one(wf: Workflow) -> Any:
+    return await wf.signal(NOTE)
+
+
+async def takes_all(wf: Workflow) -> Any:
+    return await wf.received(NOTE)
+
+
+@pytest.mark.parametrize("takes", [takes_one, takes_all])
+async def test_an_event_that_a_branch_publishes_while_another_writes_is_in_the_log(takes: Any) -> None:
+    """It comes between the write of one branch and what that branch takes from outside, with which no event is written."""
+
+    async def asks(wf: Workflow) -> Any:
+        wf.set_state("asks")
+        return await takes(wf)
+
+    async def tells(wf: Workflow) -> str:
+        wf.publish("told", {"n": 1})
+        return await wf.step(say, "told")
+
+    async def flow(wf: Workflow) -> Any:
+        return await wf.gather(asks(wf), tells(wf))
+
+    store = Store(signals=[("note", "there")])
+    assert isinstance(await run(flow, store), Completed)
+    assert of(store) == [("told", {"n": 1})]
+
+
 async def test_a_replay_neither_publishes_nor_checks_again() -> None:
     async def flow(wf: Workflow) -> str:
         await wf.publish("order.settled", {"order_id": 1, "cents": cents})

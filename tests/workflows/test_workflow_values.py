@@ -1,15 +1,18 @@
 """Objects that steps return: their keys come back in one order, on the first run and in every replay."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflows.memory_journal import run
 from tests.workflows.support import Runs
 
 from holdfast import AsyncTransaction, Holdfast, NonRetryable, StepFailed, Workflow
+from holdfast.model.outcome import Completed
 from holdfast.tasks.payload import dump, stored_order
 from holdfast.testing import Kit
 
@@ -31,6 +34,34 @@ async def refuses() -> None:
 async def reserve(name: str) -> str:
     RESERVED.append(name)
     return name
+
+
+@dataclass
+class Pencil:
+    length: int
+
+
+@dataclass
+class Paper:
+    colour: str
+
+
+async def test_functions_of_a_factory_keep_their_own_types() -> None:
+    """They share their code, and nothing else."""
+
+    def finds(kind: Any, value: Any) -> Callable[[], Any]:
+        async def find() -> kind:
+            return value
+
+        return find
+
+    async def flow(wf: Workflow) -> list[str]:
+        found = [await wf.step(finds(Pencil, Pencil(9))), await wf.step(finds(Paper, Paper("red")))]
+        return [*map(str, found), str(await wf.step(finds(Annotated[int, []], 5)))]
+
+    outcome = await run(flow)
+    assert isinstance(outcome, Completed)
+    assert json.loads(outcome.result or "") == ["Pencil(length=9)", "Paper(colour='red')", "5"]
 
 
 def test_code_that_walks_an_object_does_the_same_after_its_owner_is_lost(app: Holdfast, kit: Kit) -> None:

@@ -1,6 +1,7 @@
 """Ways by which code leaves its function, other than by returning or by an ordinary error: what it did is undone."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -12,12 +13,16 @@ from tests.workflows.memory_journal import MemoryJournal, Store, code_of, run, r
 from holdfast import Cancel, DeadLetter, Retry, Snooze
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered
 from holdfast.shapes.workflows.drive import drive
-from holdfast.shapes.workflows.faults import UnscopedTask
+from holdfast.shapes.workflows.faults import Evicted, UnscopedTask
 from holdfast.shapes.workflows.messages import Signal
 from holdfast.shapes.workflows.workflow import Workflow
 
 GO = Signal("go", str)
 ran: list[str] = []
+
+
+class Panic(BaseException):
+    """As a library may have one, so that `except Exception` lets it pass."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +50,11 @@ async def undo(word: str) -> None:
         ),
         (lambda: Snooze(5), "Snooze", "a workflow cannot raise Snooze. Write wf.sleep()"),
         (asyncio.CancelledError, "CancelledError", ""),
+        (lambda: Panic("broken"), "Panic", "broken"),
+        (GeneratorExit, "GeneratorExit", ""),
+        (lambda: Evicted("of another run"), "Evicted", "of another run"),
     ],
-    ids=["dead letter", "retry", "snooze", "cancelled"],
+    ids=["dead letter", "retry", "snooze", "cancelled", "base", "generator", "evicted"],
 )
 async def test_what_a_workflow_raises_ends_it_and_it_is_undone(
     raised: Callable[[], BaseException], kind: str, message: str
@@ -62,6 +70,25 @@ async def test_what_a_workflow_raises_ends_it_and_it_is_undone(
     assert (ended.error.kind, ended.error.message) == (kind, message)
     assert ran == ["it", "undo it"]
     assert store.written()[-2:] == ["say", "undo/undo"], "its last record is there"
+
+
+async def test_code_that_is_thrown_away_unfinished_undoes_nothing() -> None:
+    """Its coroutine is closed, as the interpreter does it with one that nobody refers to any more."""
+    held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def flow(wf: Workflow) -> None:
+        wf.on_failure(undo, "it")
+        await wf.step(say, "it")
+        held.set_result(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    driving = asyncio.create_task(drive(code_of(flow), MemoryJournal(Store()), {}))
+    task = await held
+    task.get_coro().close()
+    task.cancel()
+    with contextlib.suppress(BaseException):
+        await driving
+    assert ran == ["it"]
 
 
 async def test_a_workflow_that_raises_cancel_is_cancelled_and_undone() -> None:

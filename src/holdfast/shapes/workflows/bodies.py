@@ -49,8 +49,8 @@ class StepInfo:
         has a JSON form; `holdfast workflow show` prints the latest. It costs almost nothing: it is written with the next
         heartbeat of the worker. Leases are renewed without it.
 
-        It raises Evicted if the run has another owner, and WorkflowCancelled if it was cancelled, which ends a plain
-        function in a thread.
+        It raises Evicted if the run has another owner, WorkflowCancelled if it was cancelled, and StepTimeout if the
+        attempt has timed out, which ends a plain function in a thread.
         """
         self._beat(detail)
 
@@ -174,7 +174,7 @@ class Result:
         )
 
 
-_known: dict[tuple[Any, int], tuple[Any, Converter, bool]] = {}
+_known: dict[tuple[Any, ...], tuple[Any, Converter, bool]] = {}
 _named: dict[Callable[..., Any], tuple[str, Result]] = {}  # functions of a module: they stay
 
 
@@ -196,9 +196,14 @@ def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
     inner: Any = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
     inner = inner.func if isinstance(inner, functools.partial) else inner
     code = getattr(inner, "__code__", None)
-    found = _known.get((code, id(getattr(inner, "__globals__", None))))
+    annotation = getattr(inner, "__annotations__", {}).get("return", inspect.Signature.empty)
+    # Functions that a factory makes share their code, and may return different types.
+    place = (code, id(getattr(inner, "__globals__", None)), annotation)
+    try:
+        found = _known.get(place)
+    except TypeError:  # an annotation that cannot be hashed
+        found, code = None, None
     if found is None:
-        annotation = getattr(inner, "__annotations__", {}).get("return", inspect.Signature.empty)
         hint = resolve(annotation, getattr(inner, "__globals__", {}), {})
         if isinstance(hint, Unresolved):
             hint = Any
@@ -208,7 +213,7 @@ def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter, bool]:
             read = Raw()
         found = (hint, read, inspect.iscoroutinefunction(inner))
         if code is not None and len(_known) < 10_000:
-            _known[code, id(getattr(inner, "__globals__", None))] = found
+            _known[place] = found
     return found if inner is fn else (found[0], found[1], inspect.iscoroutinefunction(fn))
 
 

@@ -274,13 +274,15 @@ class Child(Generic[T_co]):
         scope = core.scope("result")
         place = core.replay.take(scope.name, f"{self._workflow.name}.result")
         found = core.find(scope, place, "child", later=True)
+        message = f"child:{self._key}"
+        core.handed.ask(message)
 
         async def act(_: Stored | None) -> Stored:
             wait = Wait(
                 place.key,
                 place.ordinal,
                 "child",
-                f"child:{self._key}",
+                message,
                 began=core.journal.time(),
                 cancellable=core.may_cancel(scope),
             )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import uuid5
 
 from ... import failpoints, telemetry
 from ...db.faults import BadRow, Contended
@@ -18,11 +19,13 @@ from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
 from .bodies import threads
+from .ends import child_end
 from .faults import Evicted
 from .handover import Handover, settled
 from .journal import (
     STICKY,
     CancelAsked,
+    Decided,
     History,
     Kind,
     NewChild,
@@ -212,6 +215,16 @@ class DatabaseJournal:
             if found is not None:
                 return found
             await self._is_busy(answer)
+
+    async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
+        return await self._recorder.run(lambda: child_end(self._grant.id, name))
+
+    async def send_again(self, name: str, key: str, payload: str) -> None:
+        assert self._history is not None
+        history, once = self._history, uuid5(self._grant.id, f"{self._history.era}\n{key}")
+        await self._recorder.run(
+            lambda: store.signal(self._job._claimed.task, history.id, name, payload, f"again:{once}")
+        )
 
     async def suspend(self, waits: Sequence[Wait]) -> bool:
         return await self._recorder.suspend(self._grant, waits)

@@ -11,11 +11,11 @@ from typing import Any
 from ... import telemetry
 from ...errors import ConfigurationError
 from ...model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Held, Outcome, Released
-from ...model.signals import Cancel, HandlerSignal, Retry, Snooze
+from ...model.signals import Cancel, Retry, Snooze
 from ...model.text import describe
 from ...tasks.payload import stored_order
 from .core import Core, Rules, Scope, current
-from .faults import EXITS, ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
+from .faults import ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
 from .journal import Journal
 from .outgoing import Events
 from .workflow import Workflow
@@ -48,6 +48,8 @@ async def drive(
         core = Core(journal, history, code.rules, fence)
         ended = await _once(core, code, arguments)
         if isinstance(ended, ContinueAsNew):
+            for name, key, payload in core.handed.left():  # signals that were not received stay
+                await journal.send_again(name, key, json.dumps(payload))
             try:
                 history = await journal.continue_as_new(ended.payload)
             except (
@@ -125,10 +127,12 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         core.end(scope)
         await core.finish()
         return ended
-    except (Exception, BaseExceptionGroup, HandlerSignal, asyncio.CancelledError, *EXITS) as error:
+    except BaseException as error:
         if core.stopped is not None:
             raise core.stopped from error
         if scope.task is not None and scope.task.cancelling():  # by the owner of the loop, at its end
+            raise
+        if scope.task is not asyncio.current_task(core.loop):  # the coroutine is thrown away unfinished
             raise
         core.end(scope)
         await workflow._saga.compensate(scope)

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from ...model.job import Owned
 from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
 from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
 from ...store.arrays import plain_array, text_array, uuid_array
-from ...store.statement import Flow, Statement, count, named
+from ...store.statement import Flow, Row, Statement, count, named
+from .journal import Decided
 
 End = tuple[str, str | None, str | None]  # state, result and error
 
@@ -60,6 +62,15 @@ def end_statement(ends: Mapping[str, End], last: Sequence[tuple[Owned, str]]) ->
         text_array([row for _, row in last]),
     )
     return named("workflow_last", (*params, *written), count)
+
+
+def child_end(run: UUID, name: str) -> Statement[tuple[Decided, str | None, str | None] | None]:
+    """Of a message that was taken."""
+
+    def decode(rows: Sequence[Row]) -> tuple[Decided, str | None, str | None] | None:
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    return named("workflow_child_end", (run, name), decode)
 
 
 class Lost(NamedTuple):

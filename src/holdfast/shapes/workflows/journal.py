@@ -190,6 +190,15 @@ class Journal(Protocol):
         payloads, the oldest first."""
         ...
 
+    async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
+        """How the child ended whose message of that name another call has taken: outcome, result and error. None: it has
+        not ended, or its message is unread."""
+        ...
+
+    async def send_again(self, name: str, key: str, payload: str) -> None:
+        """A signal that was taken under `key` in this era, and that no code has seen, is unread again. Once."""
+        ...
+
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
         """Until an event for this run has come (signal, end of a child or call, cancel, pause) or the time is over:
         True. `resting`: nothing else of the run is running, so its slot may be given up; False then means that it has

@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from types import CodeType, CoroutineType
 from typing import Any, Generic, TypeVar
 
 from ...tasks.payload import shown
 from .core import Core, Scope, current
 from .faults import EXITS, left
 from .journal import Record, Stored
+from .messages import Signal
 from .replay import Place
 from .steps import Step
 
@@ -58,6 +60,8 @@ class _Family:
 
 
 def _check(calls: Sequence[object], verb: str) -> None:
+    if verb == "first" and not calls:
+        raise ValueError("wf.first() needs at least one call")
     for call in calls:
         if not isinstance(call, Step | Branch) and not inspect.iscoroutine(call):
             raise TypeError(
@@ -126,14 +130,13 @@ async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list
     return [task.result() for task in tasks]
 
 
-async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
-    """The winner is recorded; the others are cancelled, and their records stay."""
+async def first(core: Core, calls: Sequence[Awaitable[T]], waits: CodeType) -> tuple[int, T]:
+    """The winner is recorded; the others are cancelled, and their records stay. `waits`: the code of wf.signal()."""
     scope = core.scope("first")
     _check(calls, "first")
-    if not calls:
-        raise ValueError("wf.first() needs at least one call")
     scopes = _scopes(core, scope, calls)
     place = core.replay.take(scope.name, "first")
+    signals = _signals_of(calls, scopes, waits)
     found = _decision(core, scope, place, calls)
     if found is None and scope.lost:
         await _pushed_before(core, calls, scopes, None)
@@ -165,10 +168,22 @@ async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
         tasks = [tasks[winner]]
     if core.stopped is not None:
         raise core.stopped
+    core.handed.lose(signals, winner)
     scope.at = max(scope.at, scopes[winner].at, found.at)
     scope.cancel_raised = scopes[winner].cancel_raised
-    result: T = tasks[0].result()
-    return winner, result
+    return winner, tasks[0].result()
+
+
+def _signals_of(
+    calls: Sequence[object], scopes: Sequence[Scope], waits: CodeType
+) -> list[tuple[str, str] | None]:
+    """The signal, and the key of its record, of each call that is wf.signal() itself and has not begun."""
+    found: list[tuple[str, str] | None] = []
+    for call, scope in zip(calls, scopes, strict=True):
+        frame = call.cr_frame if isinstance(call, CoroutineType) and call.cr_code is waits else None
+        signal = None if frame is None else frame.f_locals.get("signal")
+        found.append((signal.name, f"{scope.name}/{signal.name}") if isinstance(signal, Signal) else None)
+    return found
 
 
 def _decision(core: Core, scope: Scope, place: Place, calls: Sequence[Any]) -> Stored | None:

@@ -109,6 +109,12 @@ FROM ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[
 CROSS JOIN LATERAL holdfast.workflow_decide($1, d.id, d.generation, d.token, d.key, d.ordinal, d.kind, d.name, d.until, d.began, d.cancellable, d.made::jsonb) x
 ORDER BY d.n;
 
+-- name: workflow_child_end
+-- How a child has ended, by a message that was taken.
+-- $1 run, $2 name of the message
+SELECT s.payload->>'outcome', (s.payload->'result')::text, nullif(s.payload->'error', 'null')::text
+FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.name = $2 AND s.taken_by IS NOT NULL ORDER BY s.seq LIMIT 1;
+
 -- name: workflow_receive
 -- $1 queue, $2 id, $3 generation, $4 token, $5 key, $6 ordinal, $7 name, $8 began, $9 rows beside, as JSON
 SELECT r.answer, r.result, r.at FROM holdfast.workflow_receive($1, $2::uuid, $3::bigint, $4::uuid, $5, $6::int, $7, $8::float8, $9::text::jsonb) r;

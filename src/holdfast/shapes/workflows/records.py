@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ...db.faults import BadRow
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.text import storable
 from .faults import Evicted, WorkflowFailed
+from .handed_on import HandedOn
 from .journal import Journal, NewChild, NewJobs, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .replay import Replay, size_of
 
+T = TypeVar("T")
 MOST_BYTES = 16 * 1024 * 1024  # of a history: each claim reads it, and at its end it becomes one row
 MOST_LATER = 4096  # characters of a result that may be written with the end of its run
 
@@ -38,6 +40,7 @@ class Records(ABC):
         self.flushing = False
         self._flushed: asyncio.Future[None] | None = None  # the end of one that other branches wait for
         self._soon: asyncio.Task[None] | None = None
+        self.handed = HandedOn(replay)
 
     @abstractmethod
     def lost(self, error: BaseException) -> NoReturn:
@@ -219,19 +222,60 @@ class Records(ABC):
         return self.journal.record(rows, state=shown, events=events)
 
     async def decide(self, wait: Wait) -> Stored | None:
-        return await self._taken(lambda rows: self.journal.decide(wait, rows))
+        return await self._to_its_end(self._decided(wait))
+
+    async def _decided(self, wait: Wait) -> Stored | None:
+        if (row := self.handed.next(wait)) is not None:
+            return await self.record(row)
+        found = await self._taken(lambda rows: self.journal.decide(wait, rows))
+        if found is None and wait.kind == "child" and self.handed.may_have(wait):
+            end = await self._child_end(wait)
+            return None if end is None else await self.record(end)
+        return found
+
+    async def _child_end(self, wait: Wait) -> Record | None:
+        try:
+            end = await self.journal.child_end(wait.name)
+        except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
+            self.lost(error)
+        if end is None:
+            return None
+        outcome, result, error_text = end
+        return Record(wait.key, "child", outcome, wait.ordinal, result, error_text, began=wait.began)
 
     async def receive(self, wait: Wait) -> Stored:
         """All waiting signals of a name."""
+        return await self._to_its_end(self._received(wait))
+
+    async def _received(self, wait: Wait) -> Stored:
+        if (given := self.handed.every(wait)) is not None:
+            return await self.record(given)
         row = await self._taken(lambda rows: self.journal.receive(wait, rows))
         assert row is not None
         return row
+
+    async def _to_its_end(self, writing: Coroutine[Any, Any, T]) -> T:
+        """A branch that lost waits for what it is taking, so that it is known. Not if the run leaves memory."""
+        task = self.loop.create_task(writing)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self.stopped is None:
+                await asyncio.wait({task})
+            raise
+        finally:
+            if not task.done():
+                task.cancel()
+            elif not task.cancelled():
+                task.exception()  # asyncio would report it as unhandled
 
     async def _taken(self, ask: Callable[[Sequence[Record]], Awaitable[Stored | None]]) -> Stored | None:
         """Messages from outside, with the rows that wait for another record."""
         if self.stopped is not None:
             raise self.stopped
         await self.flush()
+        while any(row.kind == "event" for row in self._pending):  # of another branch, published meanwhile
+            await self.flush()
         rows = self._drain()
         try:
             row = await ask(rows)
@@ -283,9 +327,7 @@ class Records(ABC):
             if failed and error is failed[0]:
                 raise
             self.lost(error)
-        except (
-            BadRow
-        ) as error:  # the error of its commit: a deferred constraint, or a result that cannot be stored
+        except BadRow as error:  # of its commit: a deferred constraint, or a result that cannot be stored
             raise error.__cause__ or error from None
         self.replay.keep(kept)
         return kept

@@ -5,6 +5,7 @@ hit, wherever it has moved. A key that it does not have is new, unless a record 
 not been asked for yet: then the code is not the code that wrote the history.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -44,6 +45,8 @@ class Replay:
         self._pushed: set[str] = set()  # scopes with compensations in them, or below
         self._patches: dict[str, bool] = {}
         self._marked: set[str] = set()  # markers that were there at the beginning
+        self.handed_on: set[str] = set()  # records of lost branches whose signal another call has
+        self.lost_child = False  # a lost branch may have taken the end of a child
         self._latest: datetime | None = None
         self.size = 0  # of results and errors, as text
         for row in rows:
@@ -53,6 +56,8 @@ class Replay:
                 self._left += 1
             elif row.record.kind == "patch":
                 self._marked.add(row.record.key)
+            if row.record.kind == "signal":
+                self.handed_on.update(origins(row.record))
 
     def __len__(self) -> int:
         """How many records the run has."""
@@ -132,6 +137,7 @@ class Replay:
         """A branch that lost and is not run again: its records stay, and are not asked for."""
         for state in self._below.get(scope, ()):
             self._left -= len(state.unasked)
+            self.lost_child |= any(self._rows[key].record.kind == "child" for key in state.unasked)
             state.unasked.clear()
 
     def has_records(self, scope: str) -> bool:
@@ -186,6 +192,15 @@ class Replay:
     def _count(self, state: _Scope, name: str) -> str:
         state.names[name] = number = state.names.get(name, 0) + 1
         return "" if number == 1 else f"#{number}"
+
+
+def origins(row: Record) -> list[str]:
+    """The records of lost branches from which this one has its signals."""
+    if '"from"' not in (row.result or ""):
+        return []
+    found = json.loads(row.result or "null")
+    keys = found.get("from", []) if isinstance(found, dict) else []
+    return keys if isinstance(keys, list) else []
 
 
 def size_of(row: Record) -> int:

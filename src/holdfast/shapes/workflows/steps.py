@@ -1,6 +1,7 @@
 """A recorded call: it takes its key when it is called, runs when it is awaited, and its end is written once."""
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ class Attempts:
     stoppable: bool = True  # False: a plain function in a thread, which cannot be ended
     cancellable: bool = True
     began: float = 0.0
+    under_way: int = 0  # the number of the running attempt
 
     async def run(self, found: Stored | None) -> Stored:
         core = self.core
@@ -166,6 +168,7 @@ class Attempts:
         """One attempt in a separate task. A cancel of the run ends it; the workflow's own end does too."""
         core, place = self.core, self.place
         core.journal.begins(place.key, self.kind, place.ordinal, self.began, number)
+        self.under_way = number
         limited = self.options.timeout is not None or self.options.deadline is not None
         body = self._limited(number) if limited else self.attempt(self, number)
         task = in_context(body, current, core.loop)
@@ -198,6 +201,7 @@ class Attempts:
             error = raised
             if raised.__traceback__ is not None:  # without this frame, which references the error
                 raised.__traceback__ = raised.__traceback__.tb_next
+        self.under_way = 0
         core.running.discard(task)
         core.journal.beat(self.place.key, None)
         if me.cancelling() > cancels:
@@ -308,15 +312,18 @@ class Attempts:
 
     def info(self, number: int) -> StepInfo:
         """What current_step() gives in its body."""
-        return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence, self._beat)
+        beat = functools.partial(self._beat, number)
+        return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence, beat)
 
-    def _beat(self, detail: object) -> None:
+    def _beat(self, number: int, detail: object) -> None:
         """In whatever thread the body runs."""
         core = self.core
         if core.stopped is not None or core.journal.lost():
             raise Evicted("the run is another owner's, or leaves memory")
         if self._interruptible() and core.journal.cancelled.is_set():
             raise WorkflowCancelled("the run was cancelled")
+        if number != self.under_way:  # a thread continues when its attempt has timed out
+            raise StepTimeout("this attempt is over: it ran longer than its timeout")
         core.journal.beat(self.place.key, "" if detail is None else detail_text(detail))
 
 

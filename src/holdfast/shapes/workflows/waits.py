@@ -11,6 +11,7 @@ from ... import telemetry
 from ...model.outcome import Outcome, Released, Snoozed, Suspended
 from ...model.text import describe
 from .faults import Evicted
+from .handed_on import HandedOn
 from .journal import Journal, Stored, Wait
 
 AGAIN = 5.0  # seconds until a refused run is tried again
@@ -31,6 +32,7 @@ class Waiting(Protocol):
 
     journal: Journal
     runnable: int
+    handed: HandedOn
 
     @property
     def sticky(self) -> float: ...
@@ -115,8 +117,7 @@ class Waits:
                         continue
                     came = result
                 if not came and resting:
-                    await self._run.flush()
-                    if self._run.runnable > 0:
+                    if await self._goes_on():
                         continue
                     if await self._run.journal.suspend([entry.wait for entry in self._open]):
                         self._run.stop(Evicted(), Suspended())
@@ -126,6 +127,13 @@ class Waits:
             raise
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees storage errors
             self._run.stop(Evicted(), interrupted(error))
+
+    async def _goes_on(self) -> bool:
+        """Before the run is put away: writes are finished, and no wait has its event in memory."""
+        await self._run.flush()
+        if self._run.runnable <= 0 and any(self._run.handed.may_have(entry.wait) for entry in self._open):
+            await self._decide_all()
+        return self._run.runnable > 0
 
     def _long(self) -> bool:
         """Whether all ends are known, and none is soon: then resting is useless."""

@@ -126,7 +126,7 @@ class Workflow(Steps):
     async def first(self, *calls: Awaitable[T]) -> tuple[int, T]:
         """The place and the result of the one that ends first: `n, value = await wf.first(wf.step(a), wf.sleep(60))`. The
         winner is recorded; the others are cancelled, and their records stay."""
-        return await parallel.first(self._core, calls)
+        return await parallel.first(self._core, calls, Workflow.signal.__code__)
 
     def branch(
         self, name: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
@@ -183,7 +183,8 @@ class Workflow(Steps):
             return await core.receive(Wait(place.key, place.ordinal, "signal", signal.name, began=began))
 
         def decode(row: Stored) -> list[T]:
-            return loaded(signal, place.key, json.loads(row.record.result or "[]"))
+            found = json.loads(row.record.result or "[]")
+            return loaded(signal, place.key, found["values"] if isinstance(found, dict) else found)
 
         return Step(core, place, found, act, decode)
 
