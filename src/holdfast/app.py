@@ -7,6 +7,7 @@ import importlib
 import logging
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
@@ -74,16 +75,14 @@ class Holdfast(Registry, Verbs):
         super().__init__()
         checks.app_arguments(url, include, settings, release)
         self._made_in = str(sys._getframe(1).f_globals.get("__name__"))
-        self._url = url
-        self._given_settings = settings
-        self._given_release = release
+        self._url, self._given_settings, self._given_release = url, settings, release
         # The first: the work of the others belongs to its span.
         self._middleware: tuple[Middleware, ...] = (TraceAttempt(), *middleware)
-        self._around = Around()
-        self._lifespan = lifespan
+        self._around, self._lifespan = Around(), lifespan
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]
         self._opened: Database | None = None
+        self._opening = threading.RLock()  # threads that need it first at the same moment open one
         self._writer = Writer(lambda: self.database, self._declared)
         self._bind(self._writer, "app")
         for item in include:
@@ -92,9 +91,8 @@ class Holdfast(Registry, Verbs):
 
     def _include(self, registry: Registry) -> None:
         if not isinstance(registry, Registry):
-            raise ConfigurationError(
-                f"include= takes registries and module names, not {type(registry).__name__} {registry!r}"
-            )
+            kind = type(registry).__name__
+            raise ConfigurationError(f"include= takes registries and module names, not {kind} {registry!r}")
         if registry not in self._registries:
             self._registries.append(registry)
             registry._bind(self._writer, "app")
@@ -135,10 +133,12 @@ class Holdfast(Registry, Verbs):
 
     @property
     def database(self) -> Database:
-        if self._opened is None:
-            settings = self._given_settings or load_settings()
-            self._opened = self._new_database(database_url(self._url or settings.database_url), settings)
-        return self._opened
+        with self._opening:
+            if self._opened is None:
+                settings = self._given_settings or load_settings()
+                address = database_url(self._url or settings.database_url)
+                self._opened = self._new_database(address, settings)
+            return self._opened
 
     def _new_database(self, url: str, settings: Settings, clock: Clock | None = None) -> Database:
         return Database(url, settings, clock)

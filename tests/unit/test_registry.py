@@ -1,5 +1,7 @@
 """Registry, its decorator, and TaskSet."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,13 @@ from uuid import UUID
 import pytest
 
 from holdfast.app import Holdfast
+from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, DuplicateTask, TaskDefinitionError
+from holdfast.model.clock import Clock
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.registry import Registry
 from holdfast.runtime.handler import Handlers
+from holdfast.settings import Settings
 from holdfast.store.show import Look
 from holdfast.tasks.taskset import TaskSet
 
@@ -257,3 +262,23 @@ def test_an_app_says_what_it_takes(given: dict[str, Any], why: str) -> None:
 
 def test_an_app_shows_its_own_class_and_no_address() -> None:
     assert repr(Holdfast("postgresql://ann:s3cret@h/d")) == "Holdfast()"
+
+
+def test_threads_that_need_an_app_first_at_the_same_moment_share_one_database() -> None:
+    made: list[Database] = []
+    both = threading.Barrier(2)
+
+    class Shop(Holdfast):
+        def _new_database(self, url: str, settings: Settings, clock: Clock | None = None) -> Database:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # for a second thread, which comes if it may
+            made.append(super()._new_database(url, settings, clock))
+            return made[-1]
+
+    app = Shop("postgresql://127.0.0.1/shop")
+    threads = [threading.Thread(target=lambda: app.database) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [app.database]

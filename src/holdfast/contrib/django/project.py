@@ -52,15 +52,16 @@ class DjangoHoldfast(Holdfast):
     @property
     def database(self) -> Database:
         """Where Django's connection goes now: a test runner puts another database in its place."""
-        if self._opened is None or self._opened is self._own:
-            place = place_of(self.options.database)
-            if self._own is None or place != self._place:
-                self.close()
-                self._own = self._new_database(address_of(self.options.database), self.options.settings)
-                self._opened, self._place = self._own, place
-                self._writer.forget()
-        assert self._opened is not None
-        return self._opened
+        with self._opening:
+            if self._opened is None or self._opened is self._own:
+                place = place_of(self.options.database)
+                if self._own is None or place != self._place:
+                    self.close()
+                    self._own = self._new_database(address_of(self.options.database), self.options.settings)
+                    self._opened, self._place = self._own, place
+                    self._writer.forget()
+            assert self._opened is not None
+            return self._opened
 
     def _new_database(self, url: str, settings: Settings, clock: Clock | None = None) -> Database:
         database = super()._new_database(url, settings, clock)
