@@ -198,6 +198,19 @@ async def test_jobs_of_others_are_passed_once_in_bounded_steps(
         assert await mine.keys(5) == MINE[2:3]
 
 
+async def test_a_job_whose_transaction_was_long_is_found_as_soon_as_nothing_else_is(
+    app: Holdfast, akit: Kit
+) -> None:
+    put(akit, MINE[:2], ago=20)
+    async with claiming(app, akit) as mine:
+        assert await mine.keys(5) == MINE[:2]
+        put(akit, MINE[2:3], ago=25)  # before the mark
+        marks = mine.of._marks
+        marks.full_at, marks._scanned_at = time.monotonic() + 600, 0.0
+        assert await mine.keys(5, again=False) == []
+        assert await mine.keys(5, again=False) == MINE[2:3]
+
+
 async def test_nobody_without_buckets_or_alone_leaves_anything(app: Holdfast, akit: Kit) -> None:
     put(akit, [*KEYS, None])
     async with claiming(app, akit, []) as mine:

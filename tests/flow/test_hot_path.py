@@ -25,7 +25,7 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
     akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was enqueued before one that is taken already: its place lies before that one's. No full look finds it."""
-    monkeypatch.setattr("holdfast.runtime.claim.plain.FULL_SCAN", 600.0)
+    monkeypatch.setattr("holdfast.runtime.claim.low_water.FULL_SCAN", 600.0)
     monkeypatch.setattr("holdfast.runtime.claim.low_water.LATE", timedelta(seconds=60))
     ran: list[int] = []
 
@@ -45,6 +45,31 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
             await await_until(lambda: ran[-1] == 2 and len(ran) == expected - 1, "the later one has run")  # noqa: B023
             early.commit()
             await await_until(lambda: len(ran) == expected, "the earlier one runs")  # noqa: B023
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_job_whose_transaction_was_long_is_claimed_at_once(
+    akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark has passed its place. A claim from there finds nothing, which is the reason for a full scan: no other one
+    is due."""
+    monkeypatch.setattr("holdfast.runtime.claim.low_water.FULL_SCAN", 600.0)
+    monkeypatch.setattr("holdfast.runtime.claim.low_water.LATE", timedelta())
+    ran: list[int] = []
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    running = asyncio.create_task(akit.arun_worker(until_idle=False))
+    with akit.connect() as late:
+        for n in range(0, 20, 2):
+            late.execute("SELECT holdfast.enqueue('work', jsonb_build_object('n', %s::int))", [n])
+            await work.aenqueue(n + 1)
+            await await_until(lambda: ran[-1:] == [n + 1], "the job that was enqueued after it has run")  # noqa: B023
+            late.commit()
+            await await_until(lambda: ran[-1] == n, "it runs too")  # noqa: B023
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -3,6 +3,8 @@
 import gc
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from holdfast.model.job import ClaimedJob
 from holdfast.runtime.claim.low_water import LowWater
 from holdfast.runtime.gc_tuning import tuned_gc
@@ -44,6 +46,45 @@ def test_in_the_last_moments_it_stays_behind() -> None:
     marks = LowWater()
     marks.moved([claimed(7, waited=0.05)])
     assert marks.ordered() == [(0, Mark(DUE - timedelta(seconds=0.15), -1))]
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("holdfast.runtime.claim.low_water.time.monotonic", lambda: self.now)
+
+    def due_in(self, marks: LowWater) -> float:
+        return round(marks.full_at - self.now, 3)
+
+
+def test_a_full_scan_is_due_every_second_and_sooner_where_nothing_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, marks = Clock(monkeypatch), LowWater()
+    assert marks.full_scan_due()
+    marks.scanned(0.001)
+    assert clock.due_in(marks) == 1.0
+    marks.found_nothing()
+    assert clock.due_in(marks) == 0.05
+    clock.now += 0.3
+    marks.found_nothing()
+    assert marks.full_scan_due()
+
+
+def test_full_scans_take_at_most_a_twentieth_of_the_time_but_what_they_saved_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, marks = Clock(monkeypatch), LowWater()
+    marks.scanned(0.2)  # five seconds without one have earned it
+    marks.found_nothing()
+    assert clock.due_in(marks) == 0.05
+    clock.now += 0.05
+    marks.scanned(0.2)
+    marks.found_nothing()
+    assert clock.due_in(marks) == 2.95  # 2 * 0.2 * 20 since the first, but for the five seconds before it
+    clock.now += 3600.0
+    marks.scanned(2.0)
+    assert clock.due_in(marks) == 35.0  # an hour without one earns no more than five seconds
 
 
 def test_a_process_of_its_own_looks_for_cycles_less_often_and_leaves_things_as_they_were() -> None:

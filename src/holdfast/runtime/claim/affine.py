@@ -3,7 +3,7 @@
 The ring (runtime/ring.py) decides which buckets are our own; a worker that is alone owns all, and its claims are plain.
 Jobs are in claim order whatever their buckets, so a worker passes the jobs of other workers, each of them once: its marks
 move past them. A statement passes a bounded number, so a backlog of others costs several short statements. Jobs that appear
-before a mark are found in rounds from the start, at most every second and for at most a twentieth of the time.
+before a mark are found in rounds from the start: low_water.py says when.
 
 Affinity is not a guard, and nothing waits for it. A worker takes jobs of other buckets:
 - when it has nothing else to do: those that have been due for `takeover` seconds, into free slots;
@@ -27,7 +27,7 @@ from ...store.limits import Allowance
 from ...store.statement import Statement
 from .claimer import Ask, Shared
 from .low_water import LATE, LowWater
-from .plain import FULL_SCAN, PlainClaimer
+from .plain import PlainClaimer
 
 _ROWS = 5000  # jobs passed in one statement, in each priority
 _PATIENCE = 0.05  # seconds of consecutive statements that pass jobs of other workers and find none of our own
@@ -83,7 +83,7 @@ class AffineClaimer(PlainClaimer):
         self._more = True
         while self._more and not jobs and not self._cut and time.monotonic() < until:
             self._more = False
-            if time.monotonic() >= self._marks.full_at:
+            if self._marks.full_scan_due():
                 jobs += await self._go_round(ask)
                 self._more = self._round is not None
             if len(jobs) < ask.want and not self._cut:
@@ -93,6 +93,8 @@ class AffineClaimer(PlainClaimer):
             self._last = jobs[-1]
         elif not self._cut:
             self._last = None
+            if not jobs and not self._more:
+                self._marks.found_nothing()
         return jobs
 
     async def _go_round(self, ask: Ask) -> list[ClaimedJob]:
@@ -105,8 +107,7 @@ class AffineClaimer(PlainClaimer):
             self._round_cost = 0.0
             marks.at = {priority: marks.at.get(priority) or late for priority, late in found}
         jobs = await self._walk(around, ask)
-        now = time.monotonic()
-        self._round_cost += now - began
+        self._round_cost += time.monotonic() - began
         if (
             self._cut or self._round is not around
         ):  # a limit was in the way, or there is a reason for a new one
@@ -116,7 +117,7 @@ class AffineClaimer(PlainClaimer):
         elif self._passed.bounds:
             return jobs
         self._round = None
-        marks.full_at = now + max(FULL_SCAN, 20 * self._round_cost)
+        marks.scanned(self._round_cost)
         return jobs
 
     async def _walk(self, marks: LowWater, ask: Ask) -> list[ClaimedJob]:

@@ -1,8 +1,7 @@
 """Plain claims: the first due jobs of a queue, whatever their keys.
 
 A claim starts at a low-water mark per priority: all jobs before it are taken or were a moment ago. Jobs that appear before
-a mark (a late commit, a release, a sweep, a new priority) are found by a full scan, at most every second and for at
-most a twentieth of the time: that bounds the wait of late commits.
+a mark (a late commit, a release, a sweep, a new priority) are found by a full scan: low_water.py says when.
 """
 
 import time
@@ -18,8 +17,6 @@ from ...store.statement import Statement
 from .claimer import Ask, QueueClaimer, Shared
 from .low_water import LowWater
 
-FULL_SCAN = 1.0  # seconds between two full scans
-
 
 class PlainClaimer(QueueClaimer):
     def __init__(self, queue: str, rules: QueueRules, lease: float, shared: Shared) -> None:
@@ -34,18 +31,19 @@ class PlainClaimer(QueueClaimer):
         self._marks.full_at = 0.0
 
     async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
-        marks = self._marks
-        if time.monotonic() >= marks.full_at:
+        if self._marks.full_scan_due():
             return await self._full_scan(ask)
-        jobs = await self._take(ask, await self._by_age(marks.ordered()))
-        marks.moved(jobs)
-        return jobs
+        return await self._take_from_marks(ask, await self._by_age(self._marks.ordered()))
 
     async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
-        if self.rules.limited:
-            return []
-        jobs = await self._take(ask, self._marks.ordered())
+        return [] if self.rules.limited else await self._take_from_marks(ask, self._marks.ordered())
+
+    async def _take_from_marks(self, ask: Ask, marks: list[PriorityMark]) -> list[ClaimedJob]:
+        self._cut = False
+        jobs = await self._take(ask, marks)
         self._marks.moved(jobs)
+        if not jobs and not self._cut:
+            self._marks.found_nothing()
         return jobs
 
     async def claim_suspects(self, ask: Ask) -> list[ClaimedJob]:
@@ -65,8 +63,7 @@ class PlainClaimer(QueueClaimer):
             # nothing due is left, but for commits that are late
             marks.at = dict(priorities)
         marks.moved(jobs)
-        cost = time.monotonic() - began
-        marks.full_at = time.monotonic() + max(FULL_SCAN, 20 * cost)
+        marks.scanned(time.monotonic() - began)
         return jobs
 
     async def _by_age(self, marks: list[PriorityMark]) -> list[PriorityMark]:
