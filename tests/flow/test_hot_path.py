@@ -26,6 +26,7 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
 ) -> None:
     """It was enqueued before one that is taken already: its place lies before that one's. No full look finds it."""
     monkeypatch.setattr("holdfast.runtime.claim.low_water.FULL_SCAN", 600.0)
+    monkeypatch.setattr("holdfast.runtime.claim.low_water._SOONER", 600.0)
     monkeypatch.setattr("holdfast.runtime.claim.low_water.LATE", timedelta(seconds=60))
     ran: list[int] = []
 

@@ -15,7 +15,7 @@ from holdfast.model.bucket import BUCKETS, bucket
 from holdfast.model.queue import QueueRules
 from holdfast.model.ring import buckets_of
 from holdfast.runtime import ring as runtime
-from holdfast.runtime.claim.claimer import Shared
+from holdfast.runtime.claim.claimer import Ask, Shared
 from holdfast.runtime.claim.held import HeldJobs
 from holdfast.runtime.claim.ordered import OrderedClaimer
 from holdfast.runtime.worker import Worker
@@ -176,7 +176,7 @@ async def test_what_is_due_for_others_is_not_passed(app: Holdfast, log: Log, aki
     shared = Shared(session, HeldJobs(session, app.tasks), lambda _: uuid4(), 600)
     claimer = OrderedClaimer("orders", rules, 60, shared)
     claimer.look_after(sorted({bucket(key) for key in mine}))
-    await claimer._look_around(100)
+    await claimer._look_around(Ask("", 100))
     assert sorted(claimer._found.take(100)) == mine
     (mark,) = claimer._marks.values()
     oldest = akit.sql("SELECT max(available_at) AS at FROM holdfast.work")[0]["at"]

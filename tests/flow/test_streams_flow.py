@@ -487,6 +487,24 @@ async def test_a_pause_of_the_net_ends_when_there_is_nothing_else_to_do(
     assert await claimer.claim(Ask(worker, 10)) == []
 
 
+async def test_the_net_is_late_by_up_to_a_second_while_every_slot_has_a_job(
+    akit: Kit, net_only: tuple[OrderedClaimer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps would take time from the jobs that are here."""
+    claimer, worker = net_only
+    fall_due(akit, "asc")
+    claimer._net._next = time.monotonic()  # since now
+    monkeypatch.setattr("holdfast.runtime.claim.keyed._BUSY", 3600.0)
+    assert await claimer.claim(Ask(worker, 10, free=0)) == []
+    assert len(await claimer.claim(Ask(worker, 10, free=1))) == 1
+    fall_due(akit, "desc")
+    claimer._net._next, claimer._net._after = time.monotonic(), None
+    monkeypatch.setattr("holdfast.runtime.claim.keyed._BUSY", 0.0)
+    jobs = await claimer.claim(Ask(worker, 10, free=0))  # it steps on from time to time
+    claimer._net._next = time.monotonic()
+    assert len(jobs or await claimer.claim(Ask(worker, 10, free=0))) == 1
+
+
 def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, log: Log) -> None:
     @app.task(queue="skip", retry=AT_ONCE)
     async def step(job: Job, key: str, n: int) -> None:

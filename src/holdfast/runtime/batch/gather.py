@@ -34,7 +34,8 @@ class Batches:
         self._open: dict[tuple[str, int], Group] = {}
         self._due: deque[Group] = deque()
         self._only_ours = False
-        self._some = any((h := handlers.find(*known)) is not None and h.gather for known in handlers.known())
+        found = ((task, handlers.find(task, version)) for task, version in handlers.known())
+        self._tasks = frozenset(task for task, handler in found if handler is not None and handler.gather)
 
     def __len__(self) -> int:
         return len(self._open) + len(self._due)
@@ -59,9 +60,12 @@ class Batches:
 
     def gather(self, claimed: list[Running]) -> list[Running]:
         """Take the jobs of batch tasks. Returns the others."""
-        if not self._some:
+        tasks = self._tasks
+        if not tasks:
             return claimed
-        others = [running for running in claimed if not self._take(running)]
+        others = [
+            running for running in claimed if running.claimed.task not in tasks or not self._take(running)
+        ]
         self._only_ours = bool(claimed) and not others
         while self._open and sum(group.bytes for group in self._open.values()) >= self._most_bytes:
             self._fall_due(max(self._open, key=lambda key: self._open[key].bytes))

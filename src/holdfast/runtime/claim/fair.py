@@ -126,7 +126,7 @@ class FairClaimer(KeyedClaimer):
     async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
         """Up to `ask.want` jobs, shared out between the keys."""
         want = ask.want
-        thorough = await self._look_around(want)
+        thorough = await self._look_around(ask)
         for key, _ in self._resting.rested():
             self._found.add(key)
         until = math.inf if thorough else time.monotonic() + PATIENCE

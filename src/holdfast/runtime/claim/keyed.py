@@ -35,6 +35,7 @@ _ROWS = 2000  # due jobs passed in one statement
 _LOOKS = 8  # consecutive statements along the due jobs, while those before met few keys: one key may be deep
 _SELDOM = 20  # times as long as it took to pass a deep queue, until what was passed is passed again
 _LATE = 5.0  # seconds after which the last two are read again, whatever that takes
+_BUSY = 1.0  # seconds by which a round of the net is late while every slot has a job
 _SOON = 0.005  # seconds until the next claim, while a round of the net continues and finds nothing
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
@@ -161,8 +162,9 @@ class KeyedClaimer(QueueClaimer):
         self.come_again(self._resting.next_in)
         self.come_again(self._holds.next_in)
 
-    async def _look_around(self, want: int) -> bool:
+    async def _look_around(self, ask: Ask) -> bool:
         """Propose more keys. True: every existing key was read."""
+        want = ask.want
         thorough, self._thorough = self._thorough, False
         self.again_in, self._cut = None, False
         if time.monotonic() >= self._step_back_at:
@@ -177,7 +179,7 @@ class KeyedClaimer(QueueClaimer):
         if thorough:
             while not await self._net.step(self._session, self._scan, self._found):
                 pass
-        elif self._net.due(0.0 if len(self._found) < want else self.overdue, idle=not len(self._found)):
+        elif self._net.due(self._late_net(ask), idle=not len(self._found)):
             await self._cast_net()
         if len(self._found) < want and self._others.due():
             await self._others.step(self._session, self._scan, self._found, late=self._takeover)
@@ -186,6 +188,13 @@ class KeyedClaimer(QueueClaimer):
     def _enough(self) -> bool:
         """The keys at hand gave all that was asked for, a moment ago: others are looked for a moment later."""
         return len(self._found) > 0 and time.monotonic() < self._enough_until
+
+    def _late_net(self, ask: Ask) -> float:
+        """Seconds by which a round of the net may be late: none while slots would stay free."""
+        found = len(self._found)
+        if found >= ask.want:
+            return self.overdue
+        return 0.0 if ask.free is None or found < ask.free else min(_BUSY, self.overdue)
 
     async def _cast_net(self) -> None:
         """One step; while nothing at all is found there is nothing to slow down, so the round continues."""

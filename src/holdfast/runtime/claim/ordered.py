@@ -19,6 +19,7 @@ from .claimer import Ask
 from .keyed import PATIENCE, KeyedClaimer
 
 _key: Callable[[ClaimedJob], Any] = attrgetter("partition_key")
+_priority: Callable[[ClaimedJob], int] = attrgetter("priority")
 
 
 class OrderedClaimer(KeyedClaimer):
@@ -41,7 +42,7 @@ class OrderedClaimer(KeyedClaimer):
         """One of each key."""
         if not jobs:
             return 0
-        keys = len({job.partition_key for job in jobs})
+        keys = len(set(map(_key, jobs)))
         self._deep += 0.3 * (len(jobs) / keys - self._deep)
         return keys
 
@@ -84,7 +85,7 @@ class OrderedClaimer(KeyedClaimer):
     async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
         """Runs of at most `ask.run` jobs from up to `ask.want` keys."""
         want = ask.want
-        thorough = await self._look_around(want)
+        thorough = await self._look_around(ask)
         for key, priority in self._resting.rested():
             self._found.add(key, priority)
         until = math.inf if thorough else time.monotonic() + PATIENCE
@@ -95,9 +96,9 @@ class OrderedClaimer(KeyedClaimer):
             taken = await self._take(ask, proposed, ask.run, most)
             failpoints.point("claim.after")
             jobs += taken
-            keys = {job.partition_key for job in taken}
+            keys = set(map(_key, taken))
             want -= len(keys)
-            self._found.put_back(left := _left(proposed, taken, ask.run, most))
+            self._found.put_back(left := _left(proposed, taken, keys, ask.run, most))
             if (left and taken) or time.monotonic() > until or self._cut:
                 break
         self._rest()
@@ -151,7 +152,7 @@ class OrderedClaimer(KeyedClaimer):
             self._put_off(keys, done.allowed)
         else:
             self._found.emptied(_emptied(keys, done.jobs, run, most))
-        return done.jobs
+        return _in_turn(done.jobs)
 
     def _put_off(self, keys: Sequence[str], allowed: Allowance | None) -> None:
         """Keys that were skipped because of a limit: those whose rate allows none rest, the others come next."""
@@ -169,6 +170,23 @@ def _open(keys: Sequence[str], allowed: Allowance) -> list[str]:
     return [key for key, most in zip(keys, allowed.keys, strict=True) if most > 0]
 
 
+def _in_turn(jobs: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+    """First the job with which each key begins: by the highest priority among the jobs of its key, then by when it is due.
+    The others stay as they came: each starts after the one before it."""
+    heads: dict[Any, ClaimedJob] = {}
+    for job in jobs:
+        head = heads.get(job.partition_key)
+        if head is None or job.seq < head.seq:
+            heads[job.partition_key] = job
+    top: dict[Any, int] = {}
+    if len(set(map(_priority, jobs))) > 1:
+        for job in jobs:
+            top[job.partition_key] = max(job.priority, top.get(job.partition_key, job.priority))
+    first = sorted(heads.values(), key=lambda job: (-top.get(job.partition_key, 0), job.due, job.seq))
+    begun = set(map(id, first))
+    return first + [job for job in jobs if id(job) not in begun]
+
+
 def _emptied(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: int | None) -> list[str]:
     """The keys that gave fewer jobs than were asked for, unless the claim was cut short."""
     if run == 1 or not taken or taken[0].locked > len(taken):
@@ -179,9 +197,10 @@ def _emptied(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: 
     return [key for key, jobs in gave.items() if jobs < run]
 
 
-def _left(asked: Sequence[str], taken: Sequence[ClaimedJob], run: int, most: int) -> Sequence[str]:
+def _left(
+    asked: Sequence[str], taken: Sequence[ClaimedJob], gave: Container[Any], run: int, most: int
+) -> Sequence[str]:
     """The keys that a claim which was cut short has not reached: they come next."""
-    gave = Counter(map(_key, taken))
     if taken and taken[0].locked > len(taken):  # its bytes were enough
         return [key for key in asked if key not in gave]
     if len(asked) * run <= most:

@@ -10,6 +10,7 @@
 -- Rows are identified by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
 -- snapshot and our lock was locked in its newer version, which is in another place: the run ends there, as at one that is locked still.
 -- Mostly all of the front is free, and no run has to be cut.
+-- The answer is in no order: the client sorts the first jobs of the keys. Sorting all jobs took 0.4 us of each.
 -- `IN` is a hashed lookup for each row of the front. `= ANY (ARRAY(...))` would search the whole array for each of them.
 -- Where there are long payloads, the first job of each key comes before the second of any.
 -- The jobs of all keys together are bounded, which cuts the run of one key and leaves the keys behind it. A row that somebody changed between
@@ -39,7 +40,7 @@ WITH front AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ), gaps AS MATERIALIZED (
     SELECT EXISTS (SELECT FROM front f WHERE f.place NOT IN (SELECT place FROM free)) AS found
-), c AS MATERIALIZED (
+), c AS NOT MATERIALIZED (
     SELECT f.place, f.key, f.seq FROM front f WHERE NOT (SELECT found FROM gaps)
     UNION ALL
     SELECT r.place, r.key, r.seq
@@ -55,7 +56,8 @@ WITH front AS MATERIALIZED (
                          FROM (SELECT c.place, c.seq, row_number() OVER (PARTITION BY c.key ORDER BY c.seq) AS turn FROM c) p
                          JOIN free l ON l.place = p.place) f
                    WHERE coalesce(f.before, 0) < $9::bigint) END)
--- with part: taken
+-- with part: written
+FROM taken;
 
 -- name: due_streams
 -- The keys of waiting jobs that are due, from a mark on in claim order, scanning a bounded number of rows of each priority: per priority
