@@ -141,6 +141,14 @@ OTHER_VARIABLES = (
     "HOLDFAST_TEST_PG_BIN",
     "HOLDFAST_WEB_DATABASES",
 )
+_OTHERS = (
+    "_HOST",
+    "_PORT",
+    "_TCP",
+    "_PROTO",
+    "_ADDR",
+    "_USER",
+)  # Kubernetes sets the first five for a Service
 
 
 def settings_file(env: Mapping[str, str] | None = None) -> Path:
@@ -297,3 +305,21 @@ def unknown_variables(env: Mapping[str, str] | None = None) -> list[str]:
 def known_variables() -> list[str]:
     """The variable of each setting."""
     return [f"HOLDFAST_{f.name.upper()}" for f in fields(Settings)]
+
+
+def misspelled_variables(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Unknown HOLDFAST_* variables whose name is nearly a known one, and that one. All others may be the user's own."""
+    return [
+        (name, close)
+        for name in unknown_variables(env)
+        if not name.endswith(_OTHERS) and (close := nearest_variable(name, 0.78))
+    ]
+
+
+def nearest_variable(name: str, cutoff: float = 0.6) -> str | None:
+    """The known variable with the most similar name."""
+    from difflib import get_close_matches  # seldom needed
+
+    known = [one.removeprefix("HOLDFAST_") for one in (*known_variables(), *OTHER_VARIABLES)]
+    close = get_close_matches(name.removeprefix("HOLDFAST_"), known, 1, cutoff)
+    return f"HOLDFAST_{close[0]}" if close else None
