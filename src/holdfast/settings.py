@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -241,7 +241,7 @@ def _given(
         named = toml or env.get("HOLDFAST_CONFIG")  # by the user, who knows it
         for name, value in _table(file).items():
             if name not in known:
-                raise ConfigurationError(f"{file}: unknown setting {name!r} (known: {', '.join(known)})")
+                raise ConfigurationError(f"{file}: {unknown_setting(name, known)}")
             if name == "app" and not named and distrust(file):
                 continue
             text = _beside(file, value) if name == "database_url" else value
@@ -318,8 +318,17 @@ def misspelled_variables(env: Mapping[str, str] | None = None) -> list[tuple[str
 
 def nearest_variable(name: str, cutoff: float = 0.6) -> str | None:
     """The known variable with the most similar name."""
+    known = [one.removeprefix("HOLDFAST_") for one in (*known_variables(), *OTHER_VARIABLES)]
+    near = _nearest(name.removeprefix("HOLDFAST_"), known, cutoff)
+    return f"HOLDFAST_{near}" if near else None
+
+
+def unknown_setting(name: str, known: Collection[str]) -> str:
+    near = _nearest(name, known)
+    return f"unknown setting {name!r}.{f' Did you mean {near!r}?' if near else ''} Known: {', '.join(known)}"
+
+
+def _nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
     from difflib import get_close_matches  # seldom needed
 
-    known = [one.removeprefix("HOLDFAST_") for one in (*known_variables(), *OTHER_VARIABLES)]
-    close = get_close_matches(name.removeprefix("HOLDFAST_"), known, 1, cutoff)
-    return f"HOLDFAST_{close[0]}" if close else None
+    return next(iter(get_close_matches(name, known, 1, cutoff)), None)
