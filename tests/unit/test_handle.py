@@ -229,3 +229,15 @@ async def test_aresult_leaves_the_loop_free() -> None:
     other.cancel()
     assert turns > 1
     assert time.monotonic() - started < 5
+
+
+def test_names_of_other_libraries_say_what_to_write() -> None:
+    handle: Any = JobHandle(JOB_ID, created=True, task="t", queue="inbox", producer=Script(WAITING))
+    with pytest.raises(AttributeError, match=r"no get\. To wait for the result: handle\.result\(timeout=5\)"):
+        _ = handle.get
+    with pytest.raises(
+        AttributeError, match=r"no status\. Read a snapshot of the job: app\.job\(handle\.id\)"
+    ):
+        _ = handle.status
+    with pytest.raises(AttributeError, match="'JobHandle' object has no attribute 'colour'"):
+        _ = handle.colour

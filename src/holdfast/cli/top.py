@@ -88,7 +88,7 @@ def top_command(
 
 def _draw(top: Top, place: str, every: str, shell: Shell) -> None:
     found = top.overview
-    typer.echo(f"{place}   {top.at:%H:%M:%S} UTC, every {every}, Ctrl-C leaves")
+    typer.echo(f"{top.at:%H:%M:%S} UTC, every {every}, Ctrl-C leaves   {place}")  # the address may be cut off
     late = f", {found.workers.late} late" if found.workers.late else ""
     typer.echo(
         f"{several(found.workers.alive, 'worker')}{late}, {found.finished_last_minute:,} finished in the last minute, "

@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from ..errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
@@ -19,6 +19,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
+_SNAPSHOT = "Read a snapshot of the job: app.job(handle.id), or await app.ajob(handle.id)"
+_WAIT = "To wait for the result: handle.result(timeout=5), or in async code: await handle.aresult(timeout=5)"
+_ELSEWHERE = {  # how other libraries call it
+    **dict.fromkeys(("get", "wait", "join", "return_value"), _WAIT),
+    **dict.fromkeys(("state", "status", "ready", "successful", "failed", "refresh", "get_status"), _SNAPSHOT),
+    "revoke": "To cancel the job: handle.cancel()",
+}
 
 
 def raw_result(text: str | None) -> Any:
@@ -91,6 +98,13 @@ class JobHandle(Generic[R_co]):
     async def acancel(self) -> bool:
         """Request cancellation; False if the job is already finished: `await handle.acancel()`."""
         return await self._producer.acancel(self.id, self._queue)
+
+    if not TYPE_CHECKING:  # a type checker refuses it by itself
+
+        def __getattr__(self, name):
+            if name in _ELSEWHERE:
+                raise AttributeError(f"the handle of a job has no {name}. {_ELSEWHERE[name]}")
+            raise AttributeError(f"'JobHandle' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"JobHandle({self._task} {self._id}, created={self._created})"
