@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from .store.statement import Flow
-from .tasks.definition import Place
+from .tasks.definition import SourceLine
 
 if TYPE_CHECKING:
     from .shapes.events.event import Event
@@ -165,5 +165,5 @@ class Follower:
     on: Sequence[Any]  # event classes, names and patterns
     start: Start
     hold: bool  # the log is kept for it, up to the limits
-    place: Place
+    place: SourceLine
     make: Callable[[Cursor], Following]

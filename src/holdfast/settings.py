@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -141,6 +141,14 @@ OTHER_VARIABLES = (
     "HOLDFAST_TEST_PG_BIN",
     "HOLDFAST_WEB_DATABASES",
 )
+_OTHERS = (
+    "_HOST",
+    "_PORT",
+    "_TCP",
+    "_PROTO",
+    "_ADDR",
+    "_USER",
+)  # Kubernetes sets the first five for a Service
 
 
 def settings_file(env: Mapping[str, str] | None = None) -> Path:
@@ -233,7 +241,7 @@ def _given(
         named = toml or env.get("HOLDFAST_CONFIG")  # by the user, who knows it
         for name, value in _table(file).items():
             if name not in known:
-                raise ConfigurationError(f"{file}: unknown setting {name!r} (known: {', '.join(known)})")
+                raise ConfigurationError(f"{file}: {unknown_setting(name, known)}")
             if name == "app" and not named and distrust(file):
                 continue
             text = _beside(file, value) if name == "database_url" else value
@@ -297,3 +305,30 @@ def unknown_variables(env: Mapping[str, str] | None = None) -> list[str]:
 def known_variables() -> list[str]:
     """The variable of each setting."""
     return [f"HOLDFAST_{f.name.upper()}" for f in fields(Settings)]
+
+
+def misspelled_variables(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Unknown HOLDFAST_* variables whose name is nearly a known one, and that one. All others may be the user's own."""
+    return [
+        (name, close)
+        for name in unknown_variables(env)
+        if not name.endswith(_OTHERS) and (close := nearest_variable(name, 0.78))
+    ]
+
+
+def nearest_variable(name: str, cutoff: float = 0.6) -> str | None:
+    """The known variable with the most similar name."""
+    known = [one.removeprefix("HOLDFAST_") for one in (*known_variables(), *OTHER_VARIABLES)]
+    near = _nearest(name.removeprefix("HOLDFAST_"), known, cutoff)
+    return f"HOLDFAST_{near}" if near else None
+
+
+def unknown_setting(name: str, known: Collection[str]) -> str:
+    near = _nearest(name, known)
+    return f"unknown setting {name!r}.{f' Did you mean {near!r}?' if near else ''} Known: {', '.join(known)}"
+
+
+def _nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
+    from difflib import get_close_matches  # seldom needed
+
+    return next(iter(get_close_matches(name, known, 1, cutoff)), None)

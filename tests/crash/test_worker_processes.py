@@ -214,8 +214,8 @@ def test_ports_beyond_the_last_one_are_refused(scene: Scene, start: Start) -> No
     )
 
 
-def test_a_tether_that_is_none_is_refused(scene: Scene, start: Start) -> None:
-    supervisor = start("--tether", "77")
+def test_a_supervisor_fd_that_is_no_socket_is_refused(scene: Scene, start: Start) -> None:
+    supervisor = start("--supervisor-fd", "77")
     assert supervisor.wait() == 2
     assert supervisor.output == (
         "holdfast: descriptor 77 is no socket of a supervisor: Bad file descriptor. "

@@ -182,7 +182,7 @@ def test_our_connections_have_the_role_that_djangos_assume(at: str, monkeypatch:
     [
         (
             {"CONCURENCY": 3},
-            "settings.HOLDFAST: unknown setting 'CONCURENCY' (known: DATABASE, INCLUDE, MIDDLEWARE,",
+            "settings.HOLDFAST: unknown setting 'CONCURENCY'. Did you mean 'CONCURRENCY'? Known: DATABASE, INCLUDE,",
         ),
         ({"DATABASE": 3}, "settings.HOLDFAST: DATABASE must be text, not 3"),
         ({"INCLUDE": "shop"}, "settings.HOLDFAST: INCLUDE must be a list of dotted names, not 'shop'"),

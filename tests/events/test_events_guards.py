@@ -13,7 +13,7 @@ from holdfast import Event, Holdfast, Transaction
 from holdfast.shapes.events import store
 from holdfast.shapes.events.builds import restart
 from holdfast.shapes.events.procedures import Subscriptions
-from holdfast.shapes.events.store import Owned, Owner, Place
+from holdfast.shapes.events.store import LogPosition, Owned, Owner
 from holdfast.testing import Kit
 
 
@@ -49,7 +49,7 @@ def test_a_reset_takes_the_barrier_away(kit: Kit) -> None:
     subscribed(kit, shards=2)
     kit.database.run(lambda: store.want_shards("totals", 1, 1))
     assert kit.database.run(lambda: store.begin_reshard("totals")) == 0
-    kit.database.run(lambda: store.reset("totals", Place(3, 3, 0, 5), again=False))
+    kit.database.run(lambda: store.reset("totals", LogPosition(3, 3, 0, 5), again=False))
     assert rows(kit, "position, barrier") == [(3, None), (3, None)]
 
 

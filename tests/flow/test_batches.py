@@ -135,7 +135,7 @@ def test_jobs_of_batches_that_wait_for_a_slot_are_counted_as_ahead(
     app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However quick the calls are: what waits here dies with the worker."""
-    monkeypatch.setattr("holdfast.runtime.slots.Slots._MOST", 100)
+    monkeypatch.setattr("holdfast.runtime.slots.Slots._MOST_AHEAD", 100)
     held: list[int] = []
 
     @app.batch_task(size=10, wait=30)

@@ -124,7 +124,7 @@ async def test_ends_are_counted_for_the_renewal_where_all_of_a_batch_ended(
 async def test_a_batch_is_told_while_the_next_one_is_written(
     settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_MOST_SETTLED", 10)
     seen: list[tuple[int, int]] = []  # jobs told when a batch was sent, and when it was answered
     run = settler._session.run
 
@@ -147,7 +147,7 @@ async def test_a_batch_is_told_while_the_next_one_is_written(
 async def test_a_batch_is_told_also_when_the_next_one_fails(
     settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_MOST_SETTLED", 10)
     run, count = settler._session.run, 0
 
     async def second_fails(what: Any) -> Any:
@@ -172,7 +172,7 @@ async def test_a_batch_is_told_also_when_the_next_one_fails(
 async def test_a_stop_while_a_batch_is_written_leaves_no_statement_behind(
     settler: Settler, conn: Conn, kit: Kit, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_MOST_SETTLED", 10)
     enqueue(conn, 20)
     jobs = take(conn, register(conn), 20)
     give(settler, jobs)

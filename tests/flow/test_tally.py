@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.model.outcome import Completed, ErrorText, Failed, Held, Lost, Released, Snoozed
 from holdfast.model.tally import Sums
-from holdfast.runtime.tally import _MOST, Tally
+from holdfast.runtime.tally import _MOST_PAIRS, Tally
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -346,13 +346,13 @@ async def test_what_has_not_ended_is_not_counted(tally: Tally) -> None:
 
 
 async def test_the_memory_of_the_tally_is_bounded(akit: Kit, tally: Tally) -> None:
-    for n in range(_MOST + 500):
+    for n in range(_MOST_PAIRS + 500):
         tally.settled("inbox", f"task{n}", Completed(), "completed")
-    assert len(tally._sums) == _MOST + 1
+    assert len(tally._sums) == _MOST_PAIRS + 1
     await tally.last()
     assert counts(akit)["(others)"] == (500, 0, 0, 0)
     (total,) = akit.sql("SELECT sum(completed)::int AS total FROM holdfast.throughput")
-    assert total["total"] == _MOST + 500
+    assert total["total"] == _MOST_PAIRS + 500
 
 
 async def test_a_clean_exit_in_the_middle_of_a_report_loses_nothing(app: Holdfast, akit: Kit) -> None:

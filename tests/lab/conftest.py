@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.lab.place import Place, open_place
+from holdfast.lab.place import LabHost, open_place
 
 
 @pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
+def place() -> Iterator[LabHost]:
     with pytest.MonkeyPatch.context() as patch:
         for name in (
             "DATABASE_URL",

@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.crew import Member, stamp
 from holdfast.lab.fork_client import clean_environment
 from holdfast.lab.hall import Hall
-from holdfast.lab.place import Place, refuse_database
+from holdfast.lab.place import LabHost, refuse_database
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.site import lab_app
 from holdfast.lab.stage import Stage
@@ -85,7 +85,7 @@ def test_it_ends_no_process_but_its_own(stranger: "subprocess.Popen[bytes]") -> 
     assert found[1] not in "TtZ"
 
 
-def test_a_scene_that_is_closed_leaves_no_worker(place: Place) -> None:
+def test_a_scene_that_is_closed_leaves_no_worker(place: LabHost) -> None:
     with closing(Stage(place, scene_of(1))) as stage:
         members = [*stage.crew.alive, stage.start()]
         members[0].freeze()  # also one that cannot hear
@@ -103,7 +103,7 @@ time.sleep(600)
 """
 
 
-def test_workers_end_with_a_lab_that_is_killed(place: Place, tmp_path: Path) -> None:
+def test_workers_end_with_a_lab_that_is_killed(place: LabHost, tmp_path: Path) -> None:
     """kill -9 of the lab: neither a worker that runs nor one that is frozen stays, nor what forked them."""
     url = place.fresh()
     with subprocess.Popen(
@@ -159,7 +159,7 @@ def _other_address() -> str:
     return "127.0.0.2"
 
 
-async def test_it_is_never_mounted(place: Place) -> None:
+async def test_it_is_never_mounted(place: LabHost) -> None:
     made = lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin")))
     api = Starlette(routes=[Mount("/ops", made)])
     async with httpx.AsyncClient(

@@ -10,7 +10,7 @@ from tests.web.test_browser import AXE, Watched
 from tests.web.troubled import served
 
 from holdfast.lab.hall import Hall
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.scenes import all_scenes
 from holdfast.lab.site import LabApp, lab_app
 from holdfast.web.identity import Identity, OneTimeUrl
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def made(place: Place) -> LabApp:
+def made(place: LabHost) -> LabApp:
     return lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin")))
 
 

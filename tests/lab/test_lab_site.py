@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import await_until
 
 from holdfast.lab.hall import Hall
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.site import CSRF, LOOK, SESSION, LabApp, lab_app
 from holdfast.web import guard, identity
 from holdfast.web.identity import Identity, OneTimeUrl
@@ -19,7 +19,7 @@ BASE = "http://127.0.0.1"
 
 
 @pytest.fixture
-async def lab(place: Place) -> AsyncIterator[LabApp]:
+async def lab(place: LabHost) -> AsyncIterator[LabApp]:
     made = lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin"), cookie=SESSION))
     yield made
     await asyncio.to_thread(made.site.hall.close)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.play import play
 from holdfast.lab.scene import Scene
 from holdfast.lab.scenes import NAMES, all_scenes, scene_of
@@ -14,21 +14,21 @@ SCENES = {scene.name: scene for scene in all_scenes()}
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_the_promise_holds(place: Place, name: str) -> None:
+def test_the_promise_holds(place: LabHost, name: str) -> None:
     played = play(place, SCENES[name])
     assert played.held, "\n".join(played.lines())
     assert played.tape
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_it_breaks_when_its_guard_is_switched_off(place: Place, name: str) -> None:
+def test_it_breaks_when_its_guard_is_switched_off(place: LabHost, name: str) -> None:
     played = play(place, SCENES[name], unsafe=True)
     assert not played.held, "\n".join(played.lines())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCENES)
-def test_the_promise_holds_in_100_random_plays(place: Place, name: str) -> None:
+def test_the_promise_holds_in_100_random_plays(place: LabHost, name: str) -> None:
     for _ in range(100):
         seed = random.randrange(10**9)
         played = play(place, SCENES[name], seed=seed)

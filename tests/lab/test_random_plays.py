@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.scene import Scene
 from holdfast.lab.scenes import all_scenes
 from holdfast.lab.stage import Stage
@@ -51,7 +51,7 @@ def let_go(stage: Stage) -> None:
         stage.start_ready()
 
 
-def play(place: Place, scene: Scene, seed: int) -> None:
+def play(place: LabHost, scene: Scene, seed: int) -> None:
     chance = random.Random(seed)
     pressed_so_far: list[str] = []
     with closing(Stage(place, scene)) as stage:
@@ -78,11 +78,11 @@ def play(place: Place, scene: Scene, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_random_plays_break_nothing(place: Place) -> None:
+def test_a_hundred_random_plays_break_nothing(place: LabHost) -> None:
     scenes = all_scenes()
     for n in range(PLAYS):
         play(place, scenes[n % len(scenes)], random.randrange(10**9))
 
 
-def test_a_random_play_of_a_scene_breaks_nothing(place: Place) -> None:
+def test_a_random_play_of_a_scene_breaks_nothing(place: LabHost) -> None:
     play(place, next(scene for scene in all_scenes() if scene.name == "stale_owner"), 7)

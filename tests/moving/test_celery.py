@@ -210,11 +210,37 @@ def test_a_limit_of_the_execution_wins_over_that_of_the_task(
 def test_a_retry_that_does_not_throw_is_another_attempt(app: Holdfast, kit: Kit, fail: bool) -> None:
     moved = adopted["quiet"] = adopt(app, quiet)
     handle = moved.delay(fail)
-    for _ in range(3):
-        kit.run_worker()
-        kit.clock.advance(2)
+    kit.run_worker()
+    assert status(kit, handle) == ("scheduled", "Retry: retry()")
+    kit.clock.advance(1)
+    kit.run_worker()
     assert seen == [0, "went on", 1]
     assert handle.result(timeout=5) == "done"
+
+
+@pytest.mark.parametrize("backend", [None, "cache+memory://"])
+def test_a_result_without_a_json_form_is_no_reason_to_run_it_again(
+    app: Holdfast, kit: Kit, backend: str | None
+) -> None:
+    """Where Celery stores results it is a failure, as there; the same object is nothing where it stores none."""
+    moved = adopt(
+        app, Celery("shop", broker=old.conf.broker_url, backend=backend).task(name="shop.odd")(returns_object)
+    )
+    handle = moved.delay()
+    kit.run_worker()
+    assert status(kit, handle)[0] == ("completed" if backend is None else "dead_letter")
+    assert seen == ["ran"]
+
+
+def test_a_result_that_the_task_ignores_is_not_stored(app: Holdfast, kit: Kit) -> None:
+    handle = adopt(app, old.task(name="shop.unread", ignore_result=True)(returns_object)).delay()
+    kit.run_worker()
+    assert handle.result(timeout=5) is None
+
+
+def returns_object() -> object:
+    seen.append("ran")
+    return object()
 
 
 def test_autoretry_backs_off_as_before(app: Holdfast, kit: Kit) -> None:
@@ -348,16 +374,18 @@ def test_apply_async_goes_later_elsewhere_and_in_a_transaction(app: Holdfast, ki
         moved.apply_async([1], conn=conn)
         raise RuntimeError("rolled back")
     assert kit.jobs("shop.add") == []
+    assert status(kit, moved.apply_async([1], countdown=-1)) == ("pending", None)
     later = moved.apply_async([1], {"y": 2}, countdown=60, priority=5)
     assert status(kit, later)[0] == "scheduled"
     assert kit.job(later.id)["priority"] == 5
     moved.apply_async([1], eta=datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
-    assert len(kit.jobs("shop.add")) == 2
+    assert len(kit.jobs("shop.add")) == 3
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "apply_async(link=) of shop.add has no meaning here. Use then= of using()": {"link": 1},
     "apply_async(shadow=) of shop.add has no meaning here. See docs/from-celery.md": {"shadow": "x"},
+    "apply_async(time_limit=) of shop.add has no meaning here. Use timeout= of adopt()": {"time_limit": 1},
     "shop.add: countdown=1 and eta=2: give one of them": {"countdown": 1, "eta": 2},
 }
 

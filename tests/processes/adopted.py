@@ -54,7 +54,7 @@ class _Subprocess:
 
 @pytest.fixture
 def adopted(monkeypatch: pytest.MonkeyPatch) -> None:
-    nursery()  # in this thread: keepers ask for it in theirs
+    nursery()  # in this thread: the children's threads ask for it in theirs
     monkeypatch.setattr(process, "subprocess", _Subprocess())
 
 

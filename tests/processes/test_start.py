@@ -216,12 +216,12 @@ async def test_a_job_that_comes_while_an_idle_child_dies_is_not_lost(
 ) -> None:
     dying, ended = threading.Event(), Pool.ended
 
-    def late(self: Pool, keeper: ChildThread, pid: int | None) -> None:
-        """The end is decided, and the pool does not know yet: it gives this keeper the next job."""
+    def late(self: Pool, thread: ChildThread, pid: int | None) -> None:
+        """The end is decided, and the pool does not know yet: it gives this thread the next job."""
         if not dying.is_set():
             dying.set()
-            wait_until(lambda: keeper not in self._idle, "the pool wants to use it", 30)
-        ended(self, keeper, pid)
+            wait_until(lambda: thread not in self._idle, "the pool wants to use it", 30)
+        ended(self, thread, pid)
 
     async with working(scene.kit, concurrency=1):
         first = await pid.enqueue().aresult(timeout=150)
@@ -234,7 +234,7 @@ async def test_a_job_that_comes_while_an_idle_child_dies_is_not_lost(
     await scene.kit.database.aclose()
 
 
-async def test_a_job_that_a_keeper_took_after_it_decided_to_end_is_not_lost(
+async def test_a_job_that_a_thread_took_after_it_decided_to_end_is_not_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = ChildThread._finish
@@ -275,7 +275,7 @@ def reapers() -> list[int]:
     return [each for each in found if b"reaper.py" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
-async def test_a_minder_that_cannot_start_costs_no_attempt_and_one_that_died_is_replaced(
+async def test_a_reaper_that_cannot_start_costs_no_attempt_and_one_that_died_is_replaced(
     scene: Scene, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = Reaper._start, ["once"]

@@ -111,7 +111,7 @@ os._exit(0)
 """
 
 
-def test_a_process_that_somebody_forked_off_the_worker_does_not_deceive_the_minder() -> None:
+def test_a_process_that_somebody_forked_off_the_worker_does_not_deceive_the_reaper() -> None:
     done = subprocess.run([sys.executable, "-c", HELD_OPEN], capture_output=True, text=True, check=True)
     program, heir = [int(word) for word in done.stdout.split()]
     try:

@@ -9,7 +9,7 @@ from tests.sql.support import BOOM, Conn, end, enqueue, take_one
 
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Held
 from holdfast.store import acts
-from holdfast.store.acts import Locked, Place
+from holdfast.store.acts import JobLocation, Locked
 from holdfast.store.statement import Flow
 
 
@@ -80,7 +80,7 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     lock = acts.lock
 
-    def counted(wanted: Iterable[Place]) -> Flow[list[Locked]]:
+    def counted(wanted: Iterable[JobLocation]) -> Flow[list[Locked]]:
         seen.append(1)
         return lock(wanted)
 

@@ -44,7 +44,7 @@ from holdfast.operate.procedure import Procedure, wait
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import acts as store
 from holdfast.store import housekeeping, jobs, owner
-from holdfast.store.acts import Place
+from holdfast.store.acts import JobLocation
 from holdfast.store.dead import DeadFilter
 from holdfast.store.queue_load import CAP, Count
 from holdfast.store.search import Found, JobFilter
@@ -220,7 +220,7 @@ def test_a_claim_is_not_revoked_while_we_look_at_it(
     conn.execute("UPDATE holdfast.claims SET lease_expires_at = holdfast.now() - interval '1 hour'")
     other = connect()
     with other.transaction():
-        (locked,) = run(other, store.lock([Place(job_id, "inbox", "work")]))
+        (locked,) = run(other, store.lock([JobLocation(job_id, "inbox", "work")]))
         assert locked.running
         sweep_all(conn)
         assert one(conn, "SELECT count(*) FROM holdfast.claims WHERE revoked_at IS NULL") == 1
@@ -635,7 +635,7 @@ def test_of_two_operators_one_is_first(
     other = connect()
     with ThreadPoolExecutor(1) as pool:
         with other.transaction():
-            locked = run(other, store.lock([Place(job_id, "inbox", "dead_letters")]))
+            locked = run(other, store.lock([JobLocation(job_id, "inbox", "dead_letters")]))
             run(other, first.apply(locked, 0))
             named = pool.submit(Operator(database, "ann").act_on, second, [job_id])
             wait_until(lambda: len(looks) >= 3, "the act has looked twice")
@@ -666,7 +666,7 @@ def test_a_claim_passes_what_an_act_holds(conn: Conn, connect: Callable[[], Conn
     first, second = enqueue(conn, 2)
     other = connect()
     with other.transaction():
-        locked = run(other, store.lock([Place(first, "inbox", "work")]))
+        locked = run(other, store.lock([JobLocation(first, "inbox", "work")]))
         assert [job.grant.id for job in take(conn, worker)] == [second]
         assert run(other, store.cancel(locked, "")) == (1, 0)
     assert places(conn) == {first: 1, second: 1}

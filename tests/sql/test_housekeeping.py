@@ -154,12 +154,12 @@ def test_an_archive_slot_is_truncated_when_its_day_is_past_retention(
     later(kit, 7 * DAY, conn)
     tidy(kit)
     assert status(conn, job_id) == "completed"
-    assert run(conn, jobs.fate(job_id, "inbox")).state == "completed"
+    assert run(conn, jobs.job_status(job_id, "inbox")).state == "completed"
     later(kit, DAY, conn)
     fresh = complete_one(conn, worker)
     tidy(kit)
     assert status(conn, job_id) == "missing"
-    assert run(conn, jobs.fate(job_id, "inbox")).state == "gone"
+    assert run(conn, jobs.job_status(job_id, "inbox")).state == "gone"
     assert one(conn, file) != before
     assert status(conn, fresh) == "completed"
     assert one(conn, "SELECT day FROM holdfast.archive_slots WHERE slot = %s", slot) is None
@@ -185,7 +185,7 @@ def test_a_settle_never_fails_for_want_of_tidying(kit: Kit, conn: Conn, worker: 
     for _ in range(24):
         done.append(complete_one(conn, worker))
         later(kit, 3 * DAY, conn)
-    assert run(conn, jobs.fate(done[-1], "inbox")).state == "completed"
+    assert run(conn, jobs.job_status(done[-1], "inbox")).state == "completed"
     assert one(conn, "SELECT count(DISTINCT slot) FROM holdfast.archive") > 20
     tidy(kit)
     last = complete_one(conn, worker)

@@ -22,7 +22,7 @@ from holdfast.operate.job_acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.store import acts as store_acts
 from holdfast.store import keys as store
-from holdfast.store.acts import Place
+from holdfast.store.acts import JobLocation
 from holdfast.store.claim import quarantine
 from holdfast.store.queue_load import Count, prefer_indexes
 from holdfast.store.search import JobFilter
@@ -422,7 +422,7 @@ def test_only_what_is_blocked_is_retried_or_buried(conn: Conn, worker: str) -> N
     put_key(conn, "k")
     (job,) = take_key(conn, worker, "k")
     with conn.transaction():
-        locked = run(conn, store_acts.lock([Place(job.id, QUEUE, "work")]))
+        locked = run(conn, store_acts.lock([JobLocation(job.id, QUEUE, "work")]))
         assert run(conn, store.unblock(locked)) == 0
         assert run(conn, store.bury(locked)) == 0
     assert status(conn, job.id) == "processing"

@@ -52,7 +52,7 @@ def _bury(conn: Conn, job_ids: list[UUID]) -> list[misfits.Buried]:
     return drive(conn, misfits.bury_misfits("inbox", job_ids, uuid4(), "w", wait=WAIT, dead_after=60.0))
 
 
-def _old(conn: Conn, limit: int, after: misfits.Place | None = None) -> list[misfits.Place]:
+def _old(conn: Conn, limit: int, after: misfits.RefusalCursor | None = None) -> list[misfits.RefusalCursor]:
     return run(conn, misfits.old_misfits("inbox", WAIT, after, limit))
 
 
@@ -98,7 +98,7 @@ def test_a_look_that_buries_nothing_locks_and_writes_nothing(many: Conn) -> None
 
 def test_they_are_looked_through_in_parts_and_each_part_costs_the_same(many: Conn) -> None:
     seen: list[UUID] = []
-    place: misfits.Place | None = None
+    place: misfits.RefusalCursor | None = None
     while found := _old(many, 1000, place):
         place = found[-1]
         seen += [p.job_id for p in found]

@@ -207,7 +207,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
                 for _ in range(BATCH)
             ]
         ),
-        jobs.fate(waiting, "inbox"),
+        jobs.job_status(waiting, "inbox"),
         next(jobs.cancel(waiting, "inbox")),
     ]
     return {s.name: s for s in made}
@@ -234,7 +234,7 @@ def check_all(conn: Conn, *, generic: bool) -> None:
         "settle_back",
         "check_owned",
         "sweep_take",
-        "fate",
+        "job_status",
     }
     assert wanted <= set(found)
     for name, statement in found.items():
@@ -486,15 +486,15 @@ def test_a_finished_job_is_found_by_its_id_in_a_slot_or_two(kit: Kit, conn: Conn
     (job_id,) = enqueue(conn)
     (job,) = take(conn, register(conn), 1)
     end(conn, job.grant, Completed("1"))
-    for statement in (jobs.fate(job_id, "inbox"), settle_check("inbox", [job.grant])):
+    for statement in (jobs.job_status(job_id, "inbox"), settle_check("inbox", [job.grant])):
         for generic in (False, True):
             plan = cheapest(conn, statement, 40, generic=generic)
             assert 1 <= len(slots_read(plan)) <= 3, statement.name  # yesterday, today, tomorrow
             assert buffers(plan) < 40, statement.name
     kit.clock.advance(86_400)
     configure(conn, kit)
-    assert run(conn, jobs.fate(job_id, "inbox")).state == "completed"
-    assert len(slots_read(explain(conn, jobs.fate(job_id, "inbox")))) <= 4
+    assert run(conn, jobs.job_status(job_id, "inbox")).state == "completed"
+    assert len(slots_read(explain(conn, jobs.job_status(job_id, "inbox")))) <= 4
 
 
 # What makes the plans above stay so ---------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`holdfast config show`: every setting, its value and its source, and no password anywhere."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import Settings
 from holdfast.cli import app as cli
+from holdfast.cli import main
 from holdfast.db.migrate.address import masked
 from holdfast.errors import ConfigurationError
 from holdfast.settings import OTHER_VARIABLES, known_variables
@@ -112,6 +114,32 @@ def test_typing_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "nobody reads HOLDFAST_ZZZ.",
     ]
     assert "warning   nobody reads HOLDFAST_ZZZ.\n" in show().stdout
+
+
+def test_a_misspelled_setting_is_named_by_any_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LEESE", "1")
+    for own in (
+        "TOKEN",
+        "DATABASE_USER",
+        "HEALTH_SERVICE_HOST",
+        "HEALTH_PORT_80_TCP",
+        "TEST_PATIENCE",
+        "WORKERS",
+    ):
+        monkeypatch.setenv(f"HOLDFAST_{own}", "1")
+    with contextlib.suppress(SystemExit):
+        main(["db", "status"], "holdfast")
+    assert (
+        capsys.readouterr().err
+        == "holdfast: warning: nobody reads HOLDFAST_LEESE. Did you mean HOLDFAST_LEASE?\n"
+    )
+    with contextlib.suppress(SystemExit):
+        main(["config", "show"], "holdfast")
+    captured = capsys.readouterr()
+    assert not captured.err  # it is in the output
+    assert "warning   nobody reads HOLDFAST_LEESE. Did you mean HOLDFAST_LEASE?\n" in captured.out
 
 
 def test_a_wrong_value_names_where_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

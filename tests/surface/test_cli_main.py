@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,14 @@ def test_an_app_that_cannot_be_loaded(program: Callable[..., Outcome], folder: P
         assert str(Path(errors.__file__).parent) not in err
     else:
         assert err.count("\n") == 1
+
+
+def test_a_syntax_error_is_shown_with_its_line(program: Callable[..., Outcome], folder: Path) -> None:
+    (folder / "broken.py").write_text("app = 1\n\ndef f(:\n")
+    code, _, err = program("worker", "broken:app")
+    assert code == 2
+    assert re.search(r'broken\.py", line 3\n    def f\(:\n', err)
+    assert err.count("SyntaxError") == 1
 
 
 def test_an_app_in_an_empty_folder(program: Callable[..., Outcome], folder: Path) -> None:

@@ -40,6 +40,7 @@ def test_a_pipe_gets_one_picture_after_the_other(shop: Kit) -> None:
     assert done.exit_code == 0, done.output
     pictures = done.output.split("every 200ms, Ctrl-C leaves")
     assert len(pictures) == 3
+    assert re.match(r"\d\d:\d\d:\d\d UTC, every", done.output), "a narrow terminal cuts the address, not this"
     for picture in pictures[1:]:
         assert "0 workers, " in picture
         assert "1 dead letters" in picture

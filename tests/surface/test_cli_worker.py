@@ -148,6 +148,15 @@ def test_exit_when_idle_runs_what_is_due_and_leaves(kit: Kit, start: Start) -> N
     assert [row["status"] for row in kit.sql("SELECT status FROM holdfast.workers")] == ["gone"]
 
 
+def test_a_misspelled_setting_is_in_the_log_of_a_worker(kit: Kit, start: Start) -> None:
+    worker = start(
+        "worker", "shop", "--exit-when-idle", "--log-format", "json", HOLDFAST_LEESE="1", HOLDFAST_TOKEN="1"
+    )
+    assert worker.end() == 0
+    (line,) = [line for line in worker.lines() if line["event"] == "setting.unknown"]
+    assert (line["variable"], line["advice"]) == ("HOLDFAST_LEESE", "did you mean HOLDFAST_LEASE?")
+
+
 def test_a_worker_on_uvloop_runs_and_drains(kit: Kit, start: Start) -> None:
     for task in ("good", "threaded"):
         kit.app.send(task, {"n": 1})

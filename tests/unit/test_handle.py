@@ -20,20 +20,20 @@ WAITING = JobStatus("waiting")
 
 
 class Script:
-    """A producer that tells the given fates in turn; the last one stays."""
+    """A producer that tells the given statuses in turn; the last one stays."""
 
-    def __init__(self, *fates: JobStatus) -> None:
-        self.fates = list(fates)
+    def __init__(self, *statuses: JobStatus) -> None:
+        self.statuses = list(statuses)
         self.asked = 0
         self.cancelled: list[UUID] = []
 
-    def fate(self, job_id: UUID, queue: str) -> JobStatus:
+    def status(self, job_id: UUID, queue: str) -> JobStatus:
         assert job_id == JOB_ID
         self.asked += 1
-        return self.fates.pop(0) if len(self.fates) > 1 else self.fates[0]
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
 
-    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
-        return self.fate(job_id, queue)
+    async def astatus(self, job_id: UUID, queue: str) -> JobStatus:
+        return self.status(job_id, queue)
 
     def look(self, job_id: UUID) -> Look | None:
         return None
@@ -127,8 +127,8 @@ async def test_pauses_grow_to_one_second_and_end_at_the_deadline(clock: Clock) -
 
 
 async def test_no_timeout_waits_on(clock: Clock) -> None:
-    fates = [WAITING] * 5000 + [JobStatus("completed", result="1")]
-    assert await both_ways(lambda: handle(Script(*fates)), None) == [1, 1]
+    statuses = [WAITING] * 5000 + [JobStatus("completed", result="1")]
+    assert await both_ways(lambda: handle(Script(*statuses)), None) == [1, 1]
     assert clock.now > 9000
 
 
@@ -176,12 +176,12 @@ ENDS: list[tuple[JobStatus, type[ResultError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fate", "kind", "message"), ENDS, ids=range(len(ENDS)))
-async def test_other_ends(clock: Clock, fate: JobStatus, kind: type[ResultError], message: str) -> None:
-    for error in await both_ways(lambda: handle(Script(fate)), 0.5):
+@pytest.mark.parametrize(("status", "kind", "message"), ENDS, ids=range(len(ENDS)))
+async def test_other_ends(clock: Clock, status: JobStatus, kind: type[ResultError], message: str) -> None:
+    for error in await both_ways(lambda: handle(Script(status)), 0.5):
         assert type(error) is kind
         assert str(error) == message
-        assert vars(error) == {"job_id": JOB_ID, "error": fate.error}
+        assert vars(error) == {"job_id": JOB_ID, "error": status.error}
 
 
 async def test_a_result_that_no_longer_fits() -> None:
@@ -229,3 +229,15 @@ async def test_aresult_leaves_the_loop_free() -> None:
     other.cancel()
     assert turns > 1
     assert time.monotonic() - started < 5
+
+
+def test_names_of_other_libraries_say_what_to_write() -> None:
+    handle: Any = JobHandle(JOB_ID, created=True, task="t", queue="inbox", producer=Script(WAITING))
+    with pytest.raises(AttributeError, match=r"no get\. To wait for the result: handle\.result\(timeout=5\)"):
+        _ = handle.get
+    with pytest.raises(
+        AttributeError, match=r"no status\. Read a snapshot of the job: app\.job\(handle\.id\)"
+    ):
+        _ = handle.status
+    with pytest.raises(AttributeError, match="'JobHandle' object has no attribute 'colour'"):
+        _ = handle.colour

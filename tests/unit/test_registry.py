@@ -33,10 +33,10 @@ class Named:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self.enqueue(rows, conn)
 
-    def fate(self, job_id: UUID, queue: str) -> JobStatus:
+    def status(self, job_id: UUID, queue: str) -> JobStatus:
         return JobStatus("waiting")
 
-    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
+    async def astatus(self, job_id: UUID, queue: str) -> JobStatus:
         return JobStatus("waiting")
 
     def look(self, job_id: UUID) -> Look | None:

@@ -84,7 +84,9 @@ def test_refusals(env: dict[str, str], text: str) -> None:
 def test_a_file_with_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text("pol = 1\n")
-    with pytest.raises(ConfigurationError, match="unknown setting 'pol'"):
+    with pytest.raises(
+        ConfigurationError, match=r"unknown setting 'pol'\. Did you mean 'poll'\? Known: database_url, "
+    ):
         load_settings({}, file)
     file.write_text("poll = = 1\n")
     with pytest.raises(ConfigurationError, match="is not valid TOML"):

@@ -45,11 +45,11 @@ class Recorder:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self._answer("aenqueue", rows, conn)
 
-    def fate(self, job_id: UUID, queue: str) -> JobStatus:
+    def status(self, job_id: UUID, queue: str) -> JobStatus:
         return JobStatus("completed", result='"done"')
 
-    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
-        return self.fate(job_id, queue)
+    async def astatus(self, job_id: UUID, queue: str) -> JobStatus:
+        return self.status(job_id, queue)
 
     def look(self, job_id: UUID) -> Look | None:
         return None

@@ -20,7 +20,7 @@ from holdfast.web.drawing import environment, problem_text
 from holdfast.web.live import values_of
 from holdfast.web.masking import before_quote, class_of_error, for_role, form_of
 from holdfast.web.plain import as_json
-from holdfast.web.shown import MOST, json_pieces, trace_pieces, visible
+from holdfast.web.shown import MOST_CHARACTERS, json_pieces, trace_pieces, visible
 
 EVIL = (
     "<script>alert(1)</script>",
@@ -89,12 +89,12 @@ async def test_a_huge_payload_is_cut(kit: Kit, mara: Surfer) -> None:
     job = kit.app.send("send", {"order_id": 1, "blob": "x" * (PAYLOAD_BYTES - 1000)})
     text = await mara.page(f"/jobs/{job.id}")
     assert "characters more" in text
-    assert len(text) < 3 * MOST
+    assert len(text) < 3 * MOST_CHARACTERS
 
 
 def test_ten_megabytes_are_shown_in_part() -> None:
     pieces = json_pieces({"blob": "<" * 10_000_000})
-    assert sum(len(piece.text) for piece in pieces) < MOST + 100
+    assert sum(len(piece.text) for piece in pieces) < MOST_CHARACTERS + 100
     assert pieces[-1].text.endswith("characters more")
 
 

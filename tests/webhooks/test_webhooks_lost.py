@@ -291,7 +291,7 @@ def test_a_delivery_whose_workers_die_has_failed_with_every_attempt(
 def test_one_worker_looks_and_the_next_goes_on_where_it_stopped(
     app: Holdfast, kit: Kit, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST", 2)
+    monkeypatch.setattr(service, "MOST_DELIVERIES", 2)
     hooks = ready(app, kit, site)
     hooks.endpoints.create(tenant="acme", url=site.url())
     site.answer = lambda _: reply(500)

@@ -166,7 +166,7 @@ async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(runs: Runs,
         new = greets.using(id="good")._new((1,), {})
         bad = greets.using(id="bad")._new((2,), {})
         bad = type(bad)(bad.workflow, bad.version, "a\0b", bad.payload, bad.queue)
-        starter = starting.starter_of(app.database)
+        starter = starting.start_writer_of(app.database)
         found: Any = await asyncio.gather(
             starter.start(new, None), starter.start(bad, None), return_exceptions=True
         )

@@ -34,7 +34,7 @@ def let_time_pass(runs: Runs) -> None:
 async def test_of_two_workers_one_looks_and_the_other_goes_on_where_it_stopped(
     runs: Runs, akit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST", 2)
+    monkeypatch.setattr(service, "MOST_RUNS", 2)
     ids = sorted(runs.start(f"order:{n}") for n in range(5))
     one, other = (service.Upkeep(akit.database, []) for _ in range(2))
     for place in (ids[1], ids[3], ZERO):

@@ -131,6 +131,7 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         given = sys.argv[1:] if arguments is None else arguments
+        _warn_of_variables(given)
         obj = tuple(given)  # for a command that starts itself again
         runs(given)(args=given, prog_name=program, obj=obj)
     except HoldfastError as error:
@@ -152,12 +153,26 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
             os._exit(0)  # neither an error nor a thread of the app keeps the shell waiting
 
 
+def _warn_of_variables(given: Sequence[str]) -> None:
+    """A misspelled setting would be ignored without a word. A worker logs it, and `config` shows all that nobody reads."""
+    if COMPLETING in os.environ or not given or given[0] in ("worker", "dev", "config"):
+        return
+    from holdfast.settings import misspelled_variables
+
+    for variable, meant in misspelled_variables():
+        _say(f"warning: nobody reads {variable}. Did you mean {meant}?", "yellow")
+
+
 def _leave(message: str, code: int) -> None:
+    _say(message, "red")
+    sys.exit(code)
+
+
+def _say(message: str, color: str) -> None:
     from holdfast.cli.render import styled
 
     line = printable(" ".join(message.split()))
-    print(f"{styled('holdfast:', 'red', sys.stderr)} {line}", file=sys.stderr)  # noqa: T201
-    sys.exit(code)
+    print(f"{styled('holdfast:', color, sys.stderr)} {line}", file=sys.stderr)  # noqa: T201
 
 
 def _flush() -> None:

@@ -169,9 +169,10 @@ def _print_trace(error: Exception) -> None:
     """Where in the user's own code it went wrong, without the frames that led there."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
-    typer.echo(
-        "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]), err=True, nl=False
-    )
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]
+    if isinstance(error, SyntaxError):  # its line has no frame
+        lines += traceback.format_exception_only(error)[:-1]
+    typer.echo("".join(lines), err=True, nl=False)
 
 
 def _nearby(name: str) -> str:

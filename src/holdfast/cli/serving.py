@@ -99,11 +99,11 @@ HealthHostOption = Annotated[
 ]
 
 
-def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: SupervisorLink | None = None) -> None:
+def serve(app: Holdfast, work: Work, log_format: LogFormat, supervisor: SupervisorLink | None = None) -> None:
     """Run a worker until it is asked to stop, or with `until_idle` until nothing is due. Returns after a clean drain.
 
-    With a tether its supervisor has announced it, and may tell it to stop."""
-    if tether is None:
+    With a supervisor, that one has announced it, and may tell it to stop."""
+    if supervisor is None:
         announce(app, work, log_format)
     loop = _new_loop(work.loop)
     executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
@@ -111,7 +111,7 @@ def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: SupervisorLi
     asyncio.set_event_loop(loop)
     try:
         with tuned_gc():
-            _run(loop, _serve(app, work, tether))
+            _run(loop, _serve(app, work, supervisor))
     finally:
         _close(loop, executor)
     _leave_stuck_threads()
@@ -166,9 +166,9 @@ def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 
         print(folded(line, 2, sys.stderr), file=sys.stderr)  # noqa: T201
 
 
-async def _serve(app: Holdfast, work: Work, tether: SupervisorLink | None) -> None:
+async def _serve(app: Holdfast, work: Work, supervisor: SupervisorLink | None) -> None:
     stop = _Stop(asyncio.current_task())
-    with stop.on_signals(), _tied(tether, stop):
+    with stop.on_signals(), _linked(supervisor, stop):
         async with app:
             try:
                 health = work.health(app.settings)
@@ -179,19 +179,19 @@ async def _serve(app: Holdfast, work: Work, tether: SupervisorLink | None) -> No
 
 
 @contextlib.contextmanager
-def _tied(tether: SupervisorLink | None, stop: "_Stop") -> Iterator[None]:
+def _linked(supervisor: SupervisorLink | None, stop: "_Stop") -> Iterator[None]:
     """Hear what the supervisor says, and tell it when the worker is in the registry."""
-    if tether is None:
+    if supervisor is None:
         yield
         return
 
     def tell(event: telemetry.Event) -> None:
         if event.name == "worker.started":
             unsubscribe()  # every event costs as long as somebody listens
-            tether.ready()
+            supervisor.ready()
 
     unsubscribe = telemetry.subscribe(tell)
-    tether.watch(stop.obey)
+    supervisor.watch(stop.obey)
     try:
         yield
     finally:

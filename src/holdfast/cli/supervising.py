@@ -1,4 +1,4 @@
-"""Worker processes below this one: the same command again, once per process, with a tether."""
+"""Worker processes below this one: the same command again, once per process, linked to this one."""
 
 import os
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ def supervise(app: Holdfast, work: Work, log_format: LogFormat, processes: int, 
     health = _open_ports(work.address(app.settings), processes)
     announce(app, work, log_format, processes)
 
-    def command(place: int, tether: int) -> list[str]:
+    def command(place: int, supervisor_fd: int) -> list[str]:
         own = ["--health-fd", str(health[place])] if health else []
-        return [*python("holdfast"), "worker", *words, *own, "--tether", str(tether)]
+        return [*python("holdfast"), "worker", *words, *own, "--supervisor-fd", str(supervisor_fd)]
 
     app.close()  # the children have connections of their own
     ending = Supervisor(command, processes, drain=app.settings.drain, inherited=health).run()

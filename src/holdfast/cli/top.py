@@ -27,7 +27,7 @@ from holdfast.store.stats import Done
 
 MINUTES = 5  # of rates and latencies
 EXAMINED = 30.0  # seconds between two examinations: one costs far more than a query
-_MOST = 5  # findings that are shown
+_MOST_FINDINGS = 5  # findings that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def top_command(
 
 def _draw(top: Top, place: str, every: str, shell: Shell) -> None:
     found = top.overview
-    typer.echo(f"{place}   {top.at:%H:%M:%S} UTC, every {every}, Ctrl-C leaves")
+    typer.echo(f"{top.at:%H:%M:%S} UTC, every {every}, Ctrl-C leaves   {place}")  # the address may be cut off
     late = f", {found.workers.late} late" if found.workers.late else ""
     typer.echo(
         f"{several(found.workers.alive, 'worker')}{late}, {found.finished_last_minute:,} finished in the last minute, "
@@ -108,12 +108,12 @@ def _draw_wrong(top: Top, shell: Shell) -> None:
     if top.not_examined is not None:
         typer.echo(f"not examined: {top.not_examined}\n")
         return
-    for finding in top.wrong[:_MOST]:
+    for finding in top.wrong[:_MOST_FINDINGS]:
         colour = "red" if finding.level == "error" else "yellow"
         typer.echo(render.styled(f"{finding.level.upper():<8}{render.one_line(finding.what, 150)}", colour))
         for line in list(shell.lines(finding.fix))[:1]:
             typer.echo(f"        {printable(line)}")
-    if len(top.wrong) > _MOST:
-        typer.echo(f"        and {len(top.wrong) - _MOST} more: holdfast doctor")
+    if len(top.wrong) > _MOST_FINDINGS:
+        typer.echo(f"        and {len(top.wrong) - _MOST_FINDINGS} more: holdfast doctor")
     if top.wrong:
         typer.echo("")

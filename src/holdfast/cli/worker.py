@@ -49,10 +49,10 @@ def worker_command(
     ] = LogFormat.auto,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,
     health_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
-    tether: Annotated[int | None, typer.Option(hidden=True)] = None,
+    supervisor_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the jobs of an app. SIGTERM or Ctrl-C: drain and leave; a second time: leave at once."""
-    supervisor = None if tether is None else SupervisorLink(tether)
+    supervisor = None if supervisor_fd is None else SupervisorLink(supervisor_fd)
     chosen = configure(log_format, log_level)
     found = load_app(app)
     reach(app_database(found, app))

@@ -25,7 +25,8 @@ from holdfast import (
     TaskOptions,
 )
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, InvalidPayload
+from ..tasks.payload import RESULT_BYTES, dump
 
 _LOGGER = logging.getLogger("celery.app.trace")  # where Celery logs such errors
 _WITHOUT_END = 1000  # attempts, where Celery's own count of retries says when it is enough
@@ -38,6 +39,8 @@ _MEANT = {  # what apply_async() knows there, and what to say here
     "task_id": "using(idempotency_key=...)",
     "group_id": "app.group()",
     "chord": "app.group() with a callback",
+    "time_limit": "timeout= of adopt()",
+    "headers": "metadata= of using() on .job_task",
 }
 
 
@@ -88,7 +91,7 @@ class Adopted:
         chosen: dict[str, Any] = {"queue": queue, "priority": priority, "conn": conn}
         if eta is not None and eta.tzinfo is None:  # Celery reads it in the time zone of its app
             eta = eta.replace(tzinfo=self.celery_task.app.timezone)
-        chosen["run_after"] = eta if eta is not None else countdown
+        chosen["run_after"] = eta if countdown is None else max(countdown, 0)
         given = {name: value for name, value in chosen.items() if value is not None}
         task = self.job_task.using(**given) if given else self.job_task
         return task.enqueue(args=list(args or ()), kwargs=dict(kwargs or {}))
@@ -138,9 +141,13 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
                 return _end(celery_task, job, asked[-1] if asked else error, by_holdfast)
             if asked:
                 return _end(celery_task, job, asked[-1], by_holdfast)
+            try:
+                result = _stored(celery_task, value)
+            except InvalidPayload as error:
+                return _end(celery_task, job, error, by_holdfast)
             _call(celery_task.on_success, value, request.id, args, kwargs)
             _call(celery_task.after_return, "SUCCESS", value, request.id, args, kwargs, None)
-            return value
+            return result
 
     adopted = Adopted(celery_task, run)
     return adopted
@@ -174,6 +181,21 @@ def _body(celery_task: Any) -> Callable[..., Any]:
 
     own = trace.task_has_custom(celery_task, "__call__")
     return celery_task if own else celery_task.run  # type: ignore[no-any-return]
+
+
+def _stored(celery_task: Any, value: Any) -> Any:
+    """The value as the result of the job. Where Celery stores none, one without a JSON form is no error."""
+    from celery.backends.base import DisabledBackend  # type: ignore[import-untyped]
+
+    if celery_task.ignore_result:
+        return None
+    try:
+        dump(value, "result", RESULT_BYTES)
+    except InvalidPayload:
+        if isinstance(celery_task.backend, DisabledBackend):
+            return None
+        raise
+    return value
 
 
 def _attempts(celery_task: Any) -> int:
@@ -216,9 +238,9 @@ def _hear_calls(celery_task: Any) -> None:
 
 def _end(celery_task: Any, job: Job, error: Exception, by_holdfast: bool) -> None:
     """The end of an attempt that raised, or called retry(): first for the handlers of the task class, then for the job."""
-    from billiard.einfo import ExceptionInfo  # type: ignore[import-untyped]
     from celery import exceptions  # type: ignore[import-untyped]
 
+    info = _info(error)
     request = celery_task.request
     task_id, args, kwargs = request.id, request.args, request.kwargs
     try:
@@ -227,13 +249,22 @@ def _end(celery_task: Any, job: Job, error: Exception, by_holdfast: bool) -> Non
         if not isinstance(error, exceptions.Ignore | exceptions.Reject):
             again = not isinstance(meant, DeadLetter) and job.attempt < job.max_attempts
             cause = error.exc if isinstance(error, exceptions.Retry) else error
-            info = ExceptionInfo((type(error), error, error.__traceback__))
             handler = celery_task.on_retry if again else celery_task.on_failure
             _call(handler, cause, task_id, args, kwargs, info)
             _call(
                 celery_task.after_return, "RETRY" if again else "FAILURE", cause, task_id, args, kwargs, info
             )
         raise
+
+
+def _info(error: Exception) -> Any:
+    """What a handler of the task class is given. It needs a traceback, which the error of retry(throw=False) has not."""
+    from billiard.einfo import ExceptionInfo  # type: ignore[import-untyped]
+
+    try:
+        raise error
+    except Exception:  # noqa: BLE001 it is this one
+        return ExceptionInfo()
 
 
 def _call(handler: Callable[..., Any], *args: Any) -> None:

@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 from ..transport import InMessage
 from .sqs import CALL, Clients
 
-_MOST = 100  # messages of one batch: each has to be deleted before it becomes visible again
+_MOST_MESSAGES = 100  # messages of one batch: each has to be deleted before it becomes visible again
 
 
 class SqsSource:
@@ -34,7 +34,7 @@ class SqsSource:
     async def receive(self, limit: int, *, wait: float) -> Sequence[InMessage]:
         clients = self._opened()
         found: list[Any] = []
-        most = min(limit, _MOST)
+        most = min(limit, _MOST_MESSAGES)
         while len(found) < most:
             size = min(CALL, most - len(found))
             came = await clients.call(self._receive, clients, size, 0 if found else round(min(wait, 20.0)))

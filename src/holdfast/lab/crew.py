@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.fork_client import ForkClient
 from holdfast.lab.notes import FOLDER
 
-MOST = 12
+MOST_WORKERS = 12
 _PATIENCE = 10.0  # seconds until a killed process is gone
 
 
@@ -98,8 +98,10 @@ class Crew:
 
     def start(self, settings: Mapping[str, object], **more: str) -> Member:
         """A worker with these settings. `more` are variables for the scene's own code."""
-        if sum(member.is_alive for member in self.members.values()) >= MOST:
-            raise ConfigurationError(f"{MOST} workers are the most that a scene has. Let one leave first")
+        if sum(member.is_alive for member in self.members.values()) >= MOST_WORKERS:
+            raise ConfigurationError(
+                f"{MOST_WORKERS} workers are the most that a scene has. Let one leave first"
+            )
         name = _name(len(self.members))
         environment = {FOLDER: str(self.folder), "HOLDFAST_DATABASE_URL": self._url, **more}
         environment |= {f"HOLDFAST_{key.upper()}": f"{value}" for key, value in settings.items()}

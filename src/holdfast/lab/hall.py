@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.stage import Stage
 
@@ -16,7 +16,7 @@ _KEPT = 900  # looks that can be wound back to: three minutes in which something
 
 
 class Hall:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LabHost) -> None:
         self._place = place
         self._opening = asyncio.Lock()
         self.stage: Stage | None = None

@@ -17,7 +17,7 @@ SETTINGS = {"max_connections": "200", "autovacuum_naptime": "10s", "shared_buffe
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LabHost:
     server: Server
     folder: Path  # for logs and notes
     forks: ForkClient
@@ -48,7 +48,7 @@ def refuse_database(env: Mapping[str, str] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def open_place(*, durable: bool = False) -> Iterator[Place]:
+def open_place(*, durable: bool = False) -> Iterator[LabHost]:
     """`durable`: commits wait for the disk, as measurements need it."""
     refuse_database()
     options = EmbeddedOptions(durable=durable, settings=SETTINGS)
@@ -57,6 +57,6 @@ def open_place(*, durable: bool = False) -> Iterator[Place]:
         try:
             server = Server(own.dsn("postgres"), own, copies=not durable)
             server.prepare(lambda _: None)
-            yield Place(server, Path(folder), forks)
+            yield LabHost(server, Path(folder), forks)
         finally:
             forks.close()

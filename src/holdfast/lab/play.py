@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.lab.place import Place, open_place
+from holdfast.lab.place import LabHost, open_place
 from holdfast.lab.scene import Scene
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.stage import Stage
@@ -45,7 +45,7 @@ def play_alone(number: int, *, unsafe: bool = False, seed: int = 0) -> Played:
         return play(place, scene, unsafe=unsafe, seed=seed)
 
 
-def play(place: Place, scene: Scene, *, unsafe: bool = False, seed: int = 0) -> Played:
+def play(place: LabHost, scene: Scene, *, unsafe: bool = False, seed: int = 0) -> Played:
     with closing(Stage(place, scene, unsafe=unsafe)) as stage:
         stage.play(random.Random(seed))  # noqa: S311 a script that can be repeated
         counters = stage.counters()

@@ -18,7 +18,7 @@ from holdfast.lab.crew import Crew, Member
 from holdfast.lab.marks import Marks
 from holdfast.lab.notes import UNSAFE, Pen, Reader
 from holdfast.lab.outside import STEPPING
-from holdfast.lab.place import Place
+from holdfast.lab.place import LabHost
 from holdfast.lab.scene import SHORT, Act, Scene
 from holdfast.lab.tape import Moment, Tape
 from holdfast.settings import Settings, known_variables
@@ -41,7 +41,7 @@ _WORKERS = """
 
 class Stage:
     def __init__(
-        self, place: Place, scene: Scene, *, unsafe: bool = False, values: Mapping[str, float] | None = None
+        self, place: LabHost, scene: Scene, *, unsafe: bool = False, values: Mapping[str, float] | None = None
     ) -> None:
         self.scene = scene
         self.unsafe = unsafe

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.lab.notes import Note
 
-_MOST = 400  # moments that are kept
+_MOST_MOMENTS = 400  # moments that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Tape:
         if words := words_of(note):
             self.moments.append(Moment(round(note.at - self._began, 2), who, *words))
             self.moments.sort(key=lambda moment: moment.at)
-        del self.moments[:-_MOST], self.notes[: -10 * _MOST]
+        del self.moments[:-_MOST_MOMENTS], self.notes[: -10 * _MOST_MOMENTS]
 
     def count(self, name: str, **fields: object) -> int:
         """How many notes of this name have these fields."""

@@ -1,17 +1,15 @@
 """The configuration in effect: every setting, its value, and its source. It opens no connection."""
 
-import difflib
 import platform
 from dataclasses import dataclass, fields, replace
 
 from ..db.migrate.address import masked
 from ..settings import (
-    OTHER_VARIABLES,
     Setting,
     Settings,
     describe_database,
     describe_settings,
-    known_variables,
+    nearest_variable,
     settings_file,
     unknown_variables,
 )
@@ -90,10 +88,8 @@ def _missing_file() -> list[str]:
 
 
 def _typos() -> list[str]:
-    prefix = "HOLDFAST_"
-    known = [name.removeprefix(prefix) for name in (*known_variables(), *OTHER_VARIABLES)]
     said = []
     for name in unknown_variables():
-        close = difflib.get_close_matches(name.removeprefix(prefix), known, 1)
-        said.append(f"nobody reads {name}." + (f" Did you mean {prefix}{close[0]}?" if close else ""))
+        close = nearest_variable(name)
+        said.append(f"nobody reads {name}." + (f" Did you mean {close}?" if close else ""))
     return said

@@ -27,7 +27,7 @@ from ..model.state import (
 from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
-from ..store.acts import Locked, Place
+from ..store.acts import JobLocation, Locked
 from ..store.queue_load import prefer_indexes
 from ..store.search import Found, JobFilter, Window
 from ..store.statement import Flow
@@ -260,8 +260,8 @@ def apply_to(verb: Verb, states: Sequence[str], noted: Noted | None = None) -> A
     return apply
 
 
-def _places(found: Sequence[Found]) -> list[Place]:
-    return [Place(job.id, job.queue, _table(job.state)) for job in found]
+def _places(found: Sequence[Found]) -> list[JobLocation]:
+    return [JobLocation(job.id, job.queue, _table(job.state)) for job in found]
 
 
 def _table(state: str) -> str:

@@ -17,7 +17,7 @@ from .procedure import Procedure, actor, run
 from .refusal import Refused
 from .search import check_limit, check_queue
 
-MOST = 1_000_000  # jobs at once
+MOST_JOBS = 1_000_000  # jobs at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def limit_keys(queue: str, keys: Sequence[str], *, concurrency: int | None) -> P
     """Let at most that many jobs of each of the keys run at once, over all workers. None: as many as of any other key."""
     names = yield from checked_keys(queue, keys)
     if concurrency is not None:
-        checks.integer(concurrency, "concurrency", 1, MOST, ConfigurationError)
+        checks.integer(concurrency, "concurrency", 1, MOST_JOBS, ConfigurationError)
     who = yield from actor()
 
     def flow() -> Flow[list[KeyRule]]:

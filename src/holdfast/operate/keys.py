@@ -13,7 +13,7 @@ from uuid import UUID
 from ..model.state import BLOCKED, HELD, PARKED, QUARANTINED, SCHEDULED
 from ..store import acts as store_acts
 from ..store import dead, keys
-from ..store.acts import Locked, Place
+from ..store.acts import JobLocation, Locked
 from ..store.holds import Hold, list_holds
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.queue_load import Count, prefer_indexes
@@ -291,7 +291,7 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]
     elif parked:
         results[_DONE.get(how or "", "released")] += len((yield from keys.unpark(parked)))
     blocked = [t for t in targets if t.why == BLOCKED]
-    locked = yield from store_acts.lock([Place(t.job_id, t.queue, "work") for t in blocked])
+    locked = yield from store_acts.lock([JobLocation(t.job_id, t.queue, "work") for t in blocked])
     able: list[Locked] = [job for job in locked if job.state == BLOCKED]
     left[MOVED_ON] += len(blocked) - len(able)
     if able:

@@ -120,11 +120,11 @@ def list_operations(
     return OperationPage(found, f"{last.created_at.isoformat()}/{last.id}" if last else None)
 
 
-def _read_place(text: str) -> store.Place:
+def _read_place(text: str) -> store.OperationCursor:
     at, slash, operation = text.partition("/")
     try:
         if slash:
-            return store.Place(datetime.fromisoformat(at), UUID(operation))
+            return store.OperationCursor(datetime.fromisoformat(at), UUID(operation))
     except ValueError:
         pass
     raise ConfigurationError(

@@ -13,7 +13,7 @@ from .refusal import Refused
 from .search import check_texts
 
 PARTS = ("payload", "result", "metadata")
-_MOST = 64 * 1024  # characters
+_MOST_CHARACTERS = 64 * 1024  # characters
 
 
 def reveal_field(job_id: UUID, field: str, reason: str) -> Procedure[str]:
@@ -34,7 +34,11 @@ def reveal_field(job_id: UUID, field: str, reason: str) -> Procedure[str]:
     which = {"id": str(job_id), "field": field.strip()}
     yield from run(lambda: audit(who.because(reason), "jobs reveal", which, 1))
     text = found[0] if isinstance(found[0], str) else exact.dumps(found[0], ensure_ascii=False)
-    return text if len(text) <= _MOST else f"{text[:_MOST]}… and {len(text) - _MOST:,} characters more"
+    return (
+        text
+        if len(text) <= _MOST_CHARACTERS
+        else f"{text[:_MOST_CHARACTERS]}… and {len(text) - _MOST_CHARACTERS:,} characters more"
+    )
 
 
 def _at(value: Any, names: list[str]) -> tuple[Any] | None:

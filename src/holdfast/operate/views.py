@@ -12,13 +12,13 @@ from .procedure import Procedure, actor, run
 from .refusal import Refused
 from .search import check_texts
 
-MOST = 200  # that one person has, and that everybody shares
+MOST_VIEWS = 200  # that one person has, and that everybody shares
 _NAME = 60  # characters
 
 
 def list_views(who: str) -> Procedure[list[SavedView]]:
     """A person's own, then the shared ones."""
-    return (yield from run(lambda: store.list_views(who, 2 * MOST)))
+    return (yield from run(lambda: store.list_views(who, 2 * MOST_VIEWS)))
 
 
 def save_view(name: str, page: str, query: Mapping[str, str], *, shared: bool = False) -> Procedure[UUID]:
@@ -31,10 +31,10 @@ def save_view(name: str, page: str, query: Mapping[str, str], *, shared: bool = 
     owner = None if shared else who.name
 
     def save() -> Flow[UUID]:
-        made = yield from store.save_view(owner, name, page, query, who.name, MOST)
+        made = yield from store.save_view(owner, name, page, query, who.name, MOST_VIEWS)
         if not made:
             whose = "everybody's" if shared else "yours"
-            raise ConfigurationError(f"{MOST} views are {whose} already. Delete one first")
+            raise ConfigurationError(f"{MOST_VIEWS} views are {whose} already. Delete one first")
         what = {"id": str(made[0]), "name": name, "page": page, "shared": shared}
         yield from audit(who, "view save", what, 1, None, {"query": dict(query)})
         return made[0]

@@ -11,7 +11,7 @@ from ..model.outcome import DeadLettered, ErrorText, Failed, Settlement
 from ..model.text import storable
 from ..store.breaker import note_ends
 from ..store.chains import GroupBusy
-from ..store.settle import Odd, settle_and
+from ..store.settle import Exceptions, settle_and
 from ..store.statement import Flow
 from .record import RecorderFailed, Recorders
 
@@ -33,14 +33,14 @@ class FailedBatch:
         self._give_up = give_up
         self._stuck: set[str] = set()  # tables whose rows cannot be written now
 
-    def flow(self, batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, list[BreakerChange]]]:
+    def flow(self, batch: Sequence[Settlement], worker: str) -> Flow[tuple[Exceptions, list[BreakerChange]]]:
         """Settle a batch with everything that belongs to its transaction."""
         self._recorders.writing = None
         return settle_and(batch, worker, self._beside)
 
-    def _beside(self, batch: Sequence[Settlement], odd: Odd) -> Flow[list[BreakerChange]]:
-        changes = yield from note_ends(batch, odd)
-        yield from self._recorders.write(batch, odd)
+    def _beside(self, batch: Sequence[Settlement], exceptions: Exceptions) -> Flow[list[BreakerChange]]:
+        changes = yield from note_ends(batch, exceptions)
+        yield from self._recorders.write(batch, exceptions)
         failpoints.point("settle.beside")
         return changes
 

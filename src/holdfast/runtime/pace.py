@@ -14,7 +14,7 @@ from .inflight import Running
 
 _LATE = 0.005  # seconds: a start that was this late does not delay the next; with a slow rate, half of the time between two
 _DRIFT = 1e-4  # seconds by which two clocks drift apart from one claim to the next, at most
-_MOST = 10_000  # keys whose starts are remembered
+_MOST_KEYS = 10_000  # keys whose starts are remembered
 
 
 Meters = tuple[str, str | None]  # a queue, and where keys have a rate the key: the rates that apply to a job
@@ -102,7 +102,7 @@ class Pace:
         if meter is not None and meter.rate == rate:
             meter.rate = rate  # read again: unchanged
             return meter
-        if len(self._meters) >= _MOST:
+        if len(self._meters) >= _MOST_KEYS:
             now = time.monotonic()
             self._meters = {k: m for k, m in self._meters.items() if m.wait(now) > 0}
         return Meter(rate)

@@ -77,13 +77,13 @@ class Recorders:
         text = self._dump(dict(row), f"the row for {table}", ROW_BYTES) if row else "{}"
         return Recorded(table, text)
 
-    def write(self, batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[None]:
-        """Write the rows of the attempts whose end was written in this transaction. `odd`: the result of those that did
-        not plainly complete, by their place."""
+    def write(self, batch: Sequence[Settlement], exceptions: Mapping[int, Settled]) -> Flow[None]:
+        """Write the rows of the attempts whose end was written in this transaction. `exceptions`: the result of those that
+        did not plainly complete, by their place."""
         self.writing = None
         found: dict[str, list[tuple[Ended, str]]] = {}
         for place, settlement in enumerate(batch):
-            if settlement.outcome.rows and (ended := _applied(settlement, odd.get(place))) is not None:
+            if settlement.outcome.rows and (ended := _applied(settlement, exceptions.get(place))) is not None:
                 for table, row in settlement.outcome.rows:
                     found.setdefault(table, []).append((ended, row))
         for table in sorted(found):  # in a fixed order, so that two settlers cannot deadlock

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .inflight import Running
     from .slots import Slots
 
-MOST = 10_000  # jobs that rest in a worker: a process that dies makes a suspect of each of its jobs
+MOST_RESTING = 10_000  # jobs that rest in a worker: a process that dies makes a suspect of each of its jobs
 
 
 class Resting:
@@ -33,7 +33,7 @@ class Resting:
         leave = self._resting[running] = asyncio.Event()
         if self._closed:
             leave.set()
-        elif len(self._resting) > MOST:
+        elif len(self._resting) > MOST_RESTING:
             next(event for event in self._resting.values() if not event.is_set()).set()
         began = time.monotonic()
         if (slots := self.slots) is not None:

@@ -21,14 +21,14 @@ from ..model.outcome import Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
 from ..store.claim import quarantine
-from ..store.settle import Odd, by_attempt, is_plain, settle_done
+from ..store.settle import Exceptions, by_attempt, is_plain, settle_done
 from .endings import Endings
 from .failed_batch import FailedBatch, buried
 from .record import Recorders
 from .service import Service
 
 T = TypeVar("T")
-_MOST = 1000
+_MOST_SETTLED = 1000
 _BUSY_PAUSE = 0.05
 _AGAIN = 50
 
@@ -88,7 +88,7 @@ class Settler(Service):
             self._reported.clear()
         again = self._busy[:_AGAIN]
         while self._waiting:
-            batch = list(itertools.islice(self._waiting, _MOST))
+            batch = list(itertools.islice(self._waiting, _MOST_SETTLED))
             failpoints.point("settle.before")
             await self._write(batch, quick=True)
             if len(batch) == len(self._waiting):
@@ -115,12 +115,14 @@ class Settler(Service):
             return
         self._report_last()
         try:
-            odd, changes = await self._session.flow(lambda: self._failed_batch.flow(batch, self._worker()))
+            exceptions, changes = await self._session.flow(
+                lambda: self._failed_batch.flow(batch, self._worker())
+            )
         except Exception as error:  # noqa: BLE001 raised again unless it is about some of them
             await self._failed_batch.settle_in_parts(batch, error)
             return
         self._failed_batch.settled(batch)
-        self._report(batch, odd)
+        self._report(batch, exceptions)
         for change in changes:
             self._on_breaker(change)
 
@@ -167,19 +169,19 @@ class Settler(Service):
         if batch:
             self._on_settled(batch, [COMPLETED] * len(batch))
 
-    def _report(self, batch: list[Settlement], odd: Odd) -> None:
+    def _report(self, batch: list[Settlement], exceptions: Exceptions) -> None:
         """Report the results. A row that another session has locked for a moment is still ours, and is tried again."""
-        if busy := [place for place, answer in odd.items() if answer.state == BUSY]:
+        if busy := [place for place, answer in exceptions.items() if answer.state == BUSY]:
             self._busy += [batch[place] for place in busy]
-            odd = {
-                n: odd[place]
+            exceptions = {
+                n: exceptions[place]
                 for n, place in enumerate(p for p in range(len(batch)) if p not in busy)
-                if place in odd
+                if place in exceptions
             }
             batch = [settlement for place, settlement in enumerate(batch) if place not in busy]
         kinds = map(type, map(itemgetter(1), batch))
         states = [ARCHIVED.get(kind, "") for kind in kinds]
-        for place, answer in odd.items():
+        for place, answer in exceptions.items():
             states[place] = answer.state
         self._end(batch, states)
 

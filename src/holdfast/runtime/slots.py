@@ -20,7 +20,7 @@ class Slots:
     _QUICK = 0.5
     _AHEAD = 0.05  # seconds of work
     _SOON = 0.03  # the same, for queues whose keys take turns: jobs here have had their turn
-    _MOST = 2000
+    _MOST_AHEAD = 2000
 
     def __init__(self, concurrency: int, prefetch: int, threads: Threads | None = None) -> None:
         self._threads = threads or Threads()
@@ -61,7 +61,7 @@ class Slots:
         if self._finished < self.concurrency:
             return self._prefetch
         quick = self._AHEAD * self.concurrency * self._jobs_each / max(self._mean, 1e-6)
-        return max(self._prefetch, min(self._MOST, int(quick)))
+        return max(self._prefetch, min(self._MOST_AHEAD, int(quick)))
 
     @property
     def soon(self) -> int:

@@ -50,7 +50,7 @@ class SupervisorLink:
 
     def watch(self, obey: Callable[[int], None]) -> None:
         """Call `obey` with every order, in a separate thread: a handler that blocks the event loop must not hide it."""
-        threading.Thread(target=self._main, args=[obey], name="holdfast-tether", daemon=True).start()
+        threading.Thread(target=self._main, args=[obey], name="holdfast-supervisor-link", daemon=True).start()
         self._say(LISTENS)
 
     def ready(self) -> None:

@@ -182,7 +182,7 @@ class Sweeper(Service):
             return 0
         began, buried = time.monotonic(), 0
         for queue in queues:
-            place: misfits.Place | None = None
+            place: misfits.RefusalCursor | None = None
             while found := await self._session.run(misfits.old_misfits(queue, wait, place, _MISFITS)):
                 place = found[-1]
                 buried += await self._bury(queue, list({p.job_id for p in found}))

@@ -21,7 +21,7 @@ from .service import Service
 from .summary import Summary
 
 _EVERY = 5.0
-_MOST = 1000  # pairs of queue and task; a row can name any task
+_MOST_PAIRS = 1000  # pairs of queue and task; a row can name any task
 _OTHERS = "(others)"
 _AGAIN = 0.1
 _NONE = Sums()  # of no task: nothing is counted there
@@ -84,7 +84,7 @@ class Tally(Service):
         key = (queue, task)
         if (found := self._sums.get(key)) is not None:
             return found
-        if len(self._sums) >= _MOST:
+        if len(self._sums) >= _MOST_PAIRS:
             key = (queue, _OTHERS)
         return self._sums.setdefault(key, Sums())
 

@@ -15,7 +15,7 @@ from .chains import follow
 from .statement import Flow, Row, Statement, ids, named, nothing
 
 
-class Place(NamedTuple):
+class JobLocation(NamedTuple):
     id: UUID
     queue: str
     table: str  # work, dead_letters or archive
@@ -42,11 +42,11 @@ class Locked:
     stranded: bool = False  # its row says that it runs, and no claim holds it
 
 
-def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
-    return named("locate_jobs", (list(job_ids),), lambda rows: [Place(*r) for r in rows])
+def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[JobLocation]]:
+    return named("locate_jobs", (list(job_ids),), lambda rows: [JobLocation(*r) for r in rows])
 
 
-def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
+def lock(places: Iterable[JobLocation]) -> Flow[list[Locked]]:
     """Lock those that nobody else holds and that still exist, always in the same order."""
     found: list[Locked] = []
     ordered = sorted(places, key=lambda p: (p.table, p.queue, p.id))

@@ -50,16 +50,16 @@ class Note:
                 self._calls.add(watch.call)
 
 
-def note_ends(batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[list[BreakerChange]]:
-    """Run by a settle in its transaction: count the ends of watched attempts in their breakers. `odd`: the result of those
-    that did not plainly complete, by their place in the batch."""
+def note_ends(batch: Sequence[Settlement], exceptions: Mapping[int, Settled]) -> Flow[list[BreakerChange]]:
+    """Run by a settle in its transaction: count the ends of watched attempts in their breakers. `exceptions`: the result of
+    those that did not plainly complete, by their place in the batch."""
     if not any(map(_watch, batch)):
         return []
     notes: dict[str, Note] = {}
     for place, (grant, outcome, watch, _) in enumerate(batch):
         if watch is None:
             continue
-        answer = odd.get(place)
+        answer = exceptions.get(place)
         if answer is None or not (answer.already or answer.state in UNSETTLED):
             notes.setdefault(watch.task, Note(watch.breaker)).add(watch, outcome, UUID(grant.token_text))
     changes = []

@@ -13,15 +13,15 @@ from .statement import Flow, Row, Statement, ids
 
 
 def check(
-    queue: str, places: Sequence[int], batch: Sequence[Settlement], odd: dict[int, Settled]
+    queue: str, places: Sequence[int], batch: Sequence[Settlement], exceptions: dict[int, Settled]
 ) -> Flow[None]:
-    """Find it out for these, and note it in `odd`."""
+    """Find it out for these, and note it in `exceptions`."""
     grants, _, _, keeps = zip(*(batch[place] for place in places), strict=True)
     found = yield from settle_check(queue, grants, keeps)
     for place, settled in zip(places, found, strict=True):
-        odd[place] = settled
+        exceptions[place] = settled
         if settled.state == GONE and _completed_itself(batch[place].outcome):
-            odd[place] = replace(settled, state=COMPLETED)
+            exceptions[place] = replace(settled, state=COMPLETED)
 
 
 def _completed_itself(outcome: Outcome) -> bool:

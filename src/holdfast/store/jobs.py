@@ -89,11 +89,11 @@ def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:
     return [Enqueued(text or None, created == "true", conflict) for ((text, created, conflict),) in rows]
 
 
-def fate(job_id: UUID, queue: str) -> Statement[JobStatus]:
+def job_status(job_id: UUID, queue: str) -> Statement[JobStatus]:
     def decode(rows: Sequence[Row]) -> JobStatus:
         return JobStatus(*rows[0]) if rows else JobStatus(GONE)
 
-    return named("fate", (job_id, queue), decode)
+    return named("job_status", (job_id, queue), decode)
 
 
 def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:

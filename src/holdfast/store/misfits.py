@@ -32,18 +32,20 @@ def queues_with_misfits(wait: float) -> Statement[list[str]]:
     return named("queues_with_misfits", (wait,), ids)
 
 
-class Place(NamedTuple):
+class RefusalCursor(NamedTuple):
     """The place of a refusal, in the order of time."""
 
     job_id: UUID
     at: datetime
 
 
-def old_misfits(queue: str, wait: float, after: Place | None, limit: int) -> Statement[list[Place]]:
+def old_misfits(
+    queue: str, wait: float, after: RefusalCursor | None, limit: int
+) -> Statement[list[RefusalCursor]]:
     """Refusals that are older than `wait` seconds, from a place on."""
 
-    def decode(rows: Sequence[Row]) -> list[Place]:
-        return [Place(*row) for row in rows]
+    def decode(rows: Sequence[Row]) -> list[RefusalCursor]:
+        return [RefusalCursor(*row) for row in rows]
 
     at, job_id = (after.at, after.job_id) if after else (None, None)
     return named("old_misfits", (queue, wait, at, job_id, limit), decode)

@@ -75,7 +75,7 @@ class Held(NamedTuple):
     ahead: float  # seconds that the jobs it moved at a rate reach ahead
 
 
-class Place(NamedTuple):
+class OperationCursor(NamedTuple):
     at: datetime
     id: UUID
 
@@ -163,7 +163,7 @@ def show_operation(operation: UUID) -> Statement[Operation | None]:
 
 
 def list_operations(
-    before: Place | None, states: Sequence[str] | None, limit: int
+    before: OperationCursor | None, states: Sequence[str] | None, limit: int
 ) -> Statement[list[Operation]]:
     params = (*(before or (None, None)), None if states is None else list(states), limit)
     return named("list_operations", params, lambda rows: [_operation(r) for r in rows])

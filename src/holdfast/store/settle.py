@@ -41,15 +41,15 @@ _keep: Callable[[Settlement], bool | None] = itemgetter(3)
 _queue, _id, _generation, _token, _rest = map(
     attrgetter, ("queue", "id_text", "generation", "token_text", "rest")
 )
-Odd = dict[int, Settled]  # by place
+Exceptions = dict[int, Settled]  # by place
 T = TypeVar("T")
-Hook = Callable[[Sequence[Settlement], Odd], Flow[T]]
+Hook = Callable[[Sequence[Settlement], Exceptions], Flow[T]]
 
 
 def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
     """End every attempt of the batch; returns one result each, in order. Follow-ups commit together with it."""
-    odd = yield from settle_batch(batch, worker, patient=patient)
-    return [odd.get(place) or plainly(settlement) for place, settlement in enumerate(batch)]
+    exceptions = yield from settle_batch(batch, worker, patient=patient)
+    return [exceptions.get(place) or plainly(settlement) for place, settlement in enumerate(batch)]
 
 
 def plainly(settlement: Settlement) -> Settled:
@@ -57,19 +57,19 @@ def plainly(settlement: Settlement) -> Settled:
     return Settled(UUID(settlement.grant.id_text), ARCHIVED[type(settlement.outcome)])
 
 
-def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Odd]:
+def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Exceptions]:
     """The same, but returns only exceptions: nothing for a job that completed or was cancelled normally, without follow-ups
     or a group. A worker ends tens of thousands a second: that case costs no more than its id in an array."""
-    odd: Odd = {}
+    exceptions: Exceptions = {}
     finished, others = _parted(batch)
     for queue, places in finished.items():
-        yield from _finish(queue, places, batch, worker, odd)
+        yield from _finish(queue, places, batch, worker, exceptions)
     for (queue, name), places in others.items():
-        yield from _settle_others(queue, name, places, batch, worker, odd)
-    yield from follow(list(odd.values()), patient=patient)
-    if back := _back(batch, odd):
+        yield from _settle_others(queue, name, places, batch, worker, exceptions)
+    yield from follow(list(exceptions.values()), patient=patient)
+    if back := _back(batch, exceptions):
         yield from wake(list(back), list(back.values()))
-    return odd
+    return exceptions
 
 
 def is_plain(batch: Sequence[Settlement]) -> bool:
@@ -116,10 +116,10 @@ def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple
     return Statement("settle_done", query_in("settle_done", queue), params, decode)
 
 
-def settle_and(batch: Sequence[Settlement], worker: str, hook: Hook[T]) -> Flow[tuple[Odd, T]]:
+def settle_and(batch: Sequence[Settlement], worker: str, hook: Hook[T]) -> Flow[tuple[Exceptions, T]]:
     """Settle a batch, and run the hook with the results, in the same transaction."""
-    odd = yield from settle_batch(batch, worker)
-    return odd, (yield from hook(batch, odd))
+    exceptions = yield from settle_batch(batch, worker)
+    return exceptions, (yield from hook(batch, exceptions))
 
 
 def _parted(
@@ -141,7 +141,7 @@ def _parted(
 
 
 def _finish(
-    queue: str, places: Sequence[int], batch: Sequence[Settlement], worker: str, odd: Odd
+    queue: str, places: Sequence[int], batch: Sequence[Settlement], worker: str, exceptions: Exceptions
 ) -> Flow[None]:
     parts = batch if len(places) == len(batch) else [batch[place] for place in places]
     grants = list(map(_grant, parts))
@@ -158,12 +158,12 @@ def _finish(
     if linked is not None:
         at = {part.grant.id_text: n for n, part in enumerate(parts) if n not in missed}
         for job_id, group, then in json.loads(linked):
-            n = at[job_id]
+            n, group_id = at[job_id], UUID(group) if group else None
             state = ARCHIVED[type(outcomes[n])]
-            odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
+            exceptions[places[n]] = Settled(UUID(job_id), state, group=group_id, then=then)
     yield from forget([part for n, part in enumerate(parts) if n not in missed])
     if missed:
-        yield from check(queue, [places[n] for n in sorted(missed)], batch, odd)
+        yield from check(queue, [places[n] for n in sorted(missed)], batch, exceptions)
 
 
 def forget(ended: Sequence[Settlement]) -> Flow[None]:
@@ -200,7 +200,7 @@ def _kept(parts: Sequence[Settlement]) -> str | None:
 
 
 def _settle_others(
-    queue: str, name: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd
+    queue: str, name: str, places: Places, batch: Sequence[Settlement], worker: str, exceptions: Exceptions
 ) -> Flow[None]:
     """Failed, put back or held. In the order of their ids, so that two settlers cannot deadlock."""
     places = sorted(places, key=lambda place: batch[place].grant.id_text)
@@ -211,9 +211,9 @@ def _settle_others(
     for n, state, group in rows:
         place = places[int(n) - 1]
         job_id = UUID(batch[place].grant.id_text)
-        odd[place] = Settled(job_id, state, group=UUID(group) if group else None)
-    if missed := [place for place in places if place not in odd]:
-        yield from check(queue, missed, batch, odd)
+        exceptions[place] = Settled(job_id, state, group=UUID(group) if group else None)
+    if missed := [place for place in places if place not in exceptions]:
+        yield from check(queue, missed, batch, exceptions)
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
@@ -248,10 +248,10 @@ def _grants(grants: Sequence[Owned]) -> tuple[str, str, str]:
     )
 
 
-def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
+def _back(batch: Sequence[Settlement], exceptions: Exceptions) -> dict[str, float]:
     """Queue -> seconds until the first job that went back to it is due. A misfit is for a worker of another signature."""
     back: dict[str, float] = {}
-    for place, settled in odd.items():
+    for place, settled in exceptions.items():
         queue, outcome = batch[place].grant.queue, batch[place].outcome
         waits = settled.state == PENDING or (settled.state == HELD and isinstance(outcome, Misfit))
         if waits and not settled.already:

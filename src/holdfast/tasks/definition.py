@@ -35,7 +35,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """Where a function is written."""
 
     file: str
@@ -43,7 +43,7 @@ class Place:
     qualname: str
 
     @classmethod
-    def of(cls, func: Callable[..., Any]) -> "Place":
+    def of(cls, func: Callable[..., Any]) -> "SourceLine":
         inner: Any = inspect.unwrap(func)
         code = getattr(inner, "__code__", None)
         return cls(
@@ -62,7 +62,7 @@ class Definition:
     settings: TaskSettings
     signature: HandlerSignature
     binding: Binding
-    place: Place
+    place: SourceLine
     gather: Gather | None = None  # set: a batch task
     codec: Codec = field(init=False)
 

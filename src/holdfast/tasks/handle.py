@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from ..errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
@@ -19,6 +19,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
+_SNAPSHOT = "Read a snapshot of the job: app.job(handle.id), or await app.ajob(handle.id)"
+_WAIT = "To wait for the result: handle.result(timeout=5), or in async code: await handle.aresult(timeout=5)"
+_ELSEWHERE = {  # how other libraries call it
+    **dict.fromkeys(("get", "wait", "join", "return_value"), _WAIT),
+    **dict.fromkeys(("state", "status", "ready", "successful", "failed", "refresh", "get_status"), _SNAPSHOT),
+    "revoke": "To cancel the job: handle.cancel()",
+}
 
 
 def raw_result(text: str | None) -> Any:
@@ -67,22 +74,22 @@ class JobHandle(Generic[R_co]):
         in vain: no worker sees the job before the commit.
         """
         pauses = growing_pauses(timeout)
-        while (fate := self._producer.fate(self.id, self._queue)).state == WAITING:
+        while (status := self._producer.status(self.id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
-                raise self._late(timeout, fate)
+                raise self._late(timeout, status)
             time.sleep(pause)
-        return self._value(fate)
+        return self._value(status)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job and return its result: `await handle.aresult(timeout=5)`."""
         pauses = growing_pauses(timeout)
-        while (fate := await self._producer.afate(self.id, self._queue)).state == WAITING:
+        while (status := await self._producer.astatus(self.id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
-                raise self._late(timeout, fate)
+                raise self._late(timeout, status)
             await asyncio.sleep(pause)
-        return self._value(fate)
+        return self._value(status)
 
     def cancel(self) -> bool:
         """Request cancellation; False if the job is already finished: `handle.cancel()`."""
@@ -92,46 +99,53 @@ class JobHandle(Generic[R_co]):
         """Request cancellation; False if the job is already finished: `await handle.acancel()`."""
         return await self._producer.acancel(self.id, self._queue)
 
+    if not TYPE_CHECKING:  # a type checker refuses it by itself
+
+        def __getattr__(self, name):
+            if name in _ELSEWHERE:
+                raise AttributeError(f"the handle of a job has no {name}. {_ELSEWHERE[name]}")
+            raise AttributeError(f"'JobHandle' object has no attribute {name!r}")
+
     def __repr__(self) -> str:
         return f"JobHandle({self._task} {self._id}, created={self._created})"
 
-    def _value(self, fate: JobStatus) -> R_co:
-        if fate.state == COMPLETED:
+    def _value(self, status: JobStatus) -> R_co:
+        if status.state == COMPLETED:
             try:
-                value: R_co = self._decode(fate.result)
+                value: R_co = self._decode(status.result)
             except PayloadError as error:
                 raise ResultError(f"job {self._id}: {error}") from error
             return value
-        raise self._failure(fate)
+        raise self._failure(status)
 
-    def _failure(self, fate: JobStatus) -> ResultError:
+    def _failure(self, status: JobStatus) -> ResultError:
         job = f"job {self._id} ({self._task})"
-        if fate.state == CANCELLED:
-            reason = f": {fate.error}" if fate.error else ""
-            return self._marked(JobCancelled(f"{job} was cancelled{reason}"), fate)
-        if fate.state == DEAD_LETTER:
-            spent = "1 attempt" if fate.attempts == 1 else f"{fate.attempts} attempts"
-            text = f"{job} is a dead letter after {spent}: {fate.error or 'no error recorded'}"
-            return self._marked(JobFailed(text), fate)
+        if status.state == CANCELLED:
+            reason = f": {status.error}" if status.error else ""
+            return self._marked(JobCancelled(f"{job} was cancelled{reason}"), status)
+        if status.state == DEAD_LETTER:
+            spent = "1 attempt" if status.attempts == 1 else f"{status.attempts} attempts"
+            text = f"{job} is a dead letter after {spent}: {status.error or 'no error recorded'}"
+            return self._marked(JobFailed(text), status)
         return self._marked(
             ResultExpired(
                 f"nothing is kept of {job}: it finished longer ago than results are kept, "
                 "its transaction was rolled back, or its queue or task has keep_completed=False"
             ),
-            fate,
+            status,
         )
 
-    def _late(self, timeout: Duration | None, fate: JobStatus) -> ResultError:
+    def _late(self, timeout: Duration | None, status: JobStatus) -> ResultError:
         return self._marked(
             ResultTimeout(
-                f"job {self._id} ({self._task}) is still {fate.state} after {seconds(timeout or 0):g} s. "
+                f"job {self._id} ({self._task}) is still {status.state} after {seconds(timeout or 0):g} s. "
                 "Is a worker running for its queue, and is the enqueue committed?"
             ),
-            fate,
+            status,
         )
 
-    def _marked(self, error: ResultError, fate: JobStatus) -> ResultError:
-        error.job_id, error.error = self.id, fate.error
+    def _marked(self, error: ResultError, status: JobStatus) -> ResultError:
+        error.job_id, error.error = self.id, status.error
         return error
 
 

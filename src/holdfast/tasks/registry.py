@@ -11,7 +11,7 @@ from ..runtime.batch.items import Batch
 from ..runtime.handler import Gather
 from . import checks
 from .batching import BatchDecorator, analyse_batch, gather
-from .definition import Binding, Definition, Place
+from .definition import Binding, Definition, SourceLine
 from .options import TaskOptions, task_settings
 from .payload import shown
 from .producer import Producer
@@ -119,7 +119,7 @@ class TaskRegistry:
         settings = task_settings(options)
         func = signature.func
         name = settings.name or self._name_of(func)
-        definition = Definition(name, settings, signature, self._binding, Place.of(func), rule)
+        definition = Definition(name, settings, signature, self._binding, SourceLine.of(func), rule)
         self._add(definition)
         return Task(definition)
 

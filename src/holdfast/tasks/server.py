@@ -1,4 +1,4 @@
-"""What a worker checks on its server before it begins."""
+"""What a worker checks before it begins: its environment, and its server."""
 
 import functools
 import logging
@@ -9,6 +9,7 @@ from ..db import migrate
 from ..db.database import Database
 from ..errors import SchemaMissing
 from ..model.queue import QueueRules
+from ..settings import misspelled_variables
 from ..store import jobs
 from ..store.queues import create_queue, queue_rules
 from .writer import check_rules, unknown_queue
@@ -18,6 +19,10 @@ async def check_server(
     database: Database, wanted: Sequence[str], declared: Mapping[str, QueueRules]
 ) -> dict[str, QueueRules]:
     """The server is reliable, and has the wanted queues; returns the rules of each."""
+    for variable, meant in misspelled_variables():
+        telemetry.emit(
+            "setting.unknown", level=logging.WARNING, variable=variable, advice=f"did you mean {meant}?"
+        )
     server = await database.arun(jobs.describe_server)
     if not server.has_schema:
         raise SchemaMissing

@@ -217,11 +217,11 @@ class Writer:
     async def agroup_status(self, group_id: UUID) -> chains.GroupStatus | None:
         return await self._database().arun(lambda: chains.group_status(group_id))
 
-    def fate(self, job_id: UUID, queue: str) -> JobStatus:
-        return self._database().run(lambda: jobs.fate(job_id, queue))
+    def status(self, job_id: UUID, queue: str) -> JobStatus:
+        return self._database().run(lambda: jobs.job_status(job_id, queue))
 
-    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
-        return await self._database().arun(lambda: jobs.fate(job_id, queue))
+    async def astatus(self, job_id: UUID, queue: str) -> JobStatus:
+        return await self._database().arun(lambda: jobs.job_status(job_id, queue))
 
     def look(self, job_id: UUID) -> Look | None:
         return self._database().run(lambda: look_job(job_id))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from holdfast.errors import ConfigurationError
 
 Lines = Mapping[str, Sequence[object]]  # by what names a line: what does not change in place
-_MOST = 300  # lists that are kept
+_MOST_LISTS = 300  # lists that are kept
 _MARK = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{16})\.([0-9]{1,11})")
 RESTARTED = "The dashboard was restarted, show"
 
@@ -37,7 +37,7 @@ class Baselines:
         digest = self._digest(lines)
         self._kept.pop(digest, None)
         self._kept[digest] = lines
-        while len(self._kept) > _MOST:
+        while len(self._kept) > _MOST_LISTS:
             del self._kept[next(iter(self._kept))]
         return f"{self._own}.{digest}.{int(at.timestamp())}"
 

@@ -45,7 +45,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabaseLink:
     """A database in the switcher."""
 
     name: str
@@ -58,20 +58,22 @@ class Place:
         return "away" if self.trouble else ""
 
 
-async def find_places(site: "Site", request: Request) -> Sequence[Place]:
+async def find_places(site: "Site", request: Request) -> Sequence[DatabaseLink]:
     """Those that this person may enter. Nobody waits for a database here."""
     found = []
     for other in site.beside:
         if other is not site and await _who(other, request) is None:
             continue
-        found.append(Place(other.name, _same_view(site, other, request), other is site, other.trouble()))
+        found.append(
+            DatabaseLink(other.name, _same_view(site, other, request), other is site, other.trouble())
+        )
     request.scope[_PLACES] = found
     return found
 
 
-def places_of(request: Request) -> Sequence[Place]:
+def places_of(request: Request) -> Sequence[DatabaseLink]:
     """What find_places() found for this request."""
-    found: Sequence[Place] = request.scope.get(_PLACES, ())
+    found: Sequence[DatabaseLink] = request.scope.get(_PLACES, ())
     return found
 
 

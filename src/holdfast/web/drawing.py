@@ -44,7 +44,9 @@ def kind_of(value: Any) -> str:
     return name if hasattr(pages, name) else "str"
 
 
-def secret_text(value: Any, role: Role, width: int = shown.MOST, names: Collection[str] = ()) -> str:
+def secret_text(
+    value: Any, role: Role, width: int = shown.MOST_CHARACTERS, names: Collection[str] = ()
+) -> str:
     """A value on one line, as this role may see it. `names` are those that its task masks."""
     value = within_text(value, names) if isinstance(value, str) else value
     seen = form_of(value) if role == "viewer" else masked(value, 8 * width, names)
@@ -56,13 +58,15 @@ def secret_pieces(value: Any, role: Role, names: Collection[str] = ()) -> list[s
     value = within_text(value, names) if isinstance(value, str) else value
     if isinstance(value, str) and "\n" in value:
         return [shown.Piece(error_text(value, role, names))]
-    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value, shown.MOST, names))
+    return shown.json_pieces(
+        form_of(value) if role == "viewer" else masked(value, shown.MOST_CHARACTERS, names)
+    )
 
 
 def error_text(text: str | None, role: Role, names: Collection[str] = ()) -> str:
     if text is None:
         return ""
-    seen = class_of_error(text) if role == "viewer" else masked_text(text, shown.MOST, names)
+    seen = class_of_error(text) if role == "viewer" else masked_text(text, shown.MOST_CHARACTERS, names)
     return shown.cut(seen or "")
 
 
@@ -72,7 +76,9 @@ def problem_text(found: pages.Problem, role: Role, names: Collection[str] = ()) 
 
 def quoting(sentence: str, role: Role, names: Collection[str] = ()) -> str:
     """A sentence of Holdfast's that may quote an error behind a colon: a viewer gets the part before it."""
-    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST, names))
+    return shown.cut(
+        before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST_CHARACTERS, names)
+    )
 
 
 def said_text(said: str | pages.Problem, role: Role, names: Collection[str] = ()) -> str:
@@ -84,7 +90,7 @@ def said_text(said: str | pages.Problem, role: Role, names: Collection[str] = ()
 
 def plain_text(value: object) -> str:
     """Text for all roles, except for the secrets in it."""
-    return shown.cut(masked_text(str(value), shown.MOST))
+    return shown.cut(masked_text(str(value), shown.MOST_CHARACTERS))
 
 
 def is_masked(value: object) -> bool:
@@ -93,7 +99,7 @@ def is_masked(value: object) -> bool:
 
 
 def trace(text: str, role: Role, names: Collection[str] = ()) -> list[shown.Piece]:
-    return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST, names))
+    return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST_CHARACTERS, names))
 
 
 def slug(act: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 _ID = re.compile("[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
-MOST = 12
+MOST_FOUND = 12
 
 
 async def find(site: "Site", call: Call) -> Response:
@@ -28,7 +28,7 @@ async def find(site: "Site", call: Call) -> Response:
     else:
         found = await _named(site, call, word.lower())
     if call.request.headers.get("x-fragment") == "1":
-        names = as_json({"found": found[:MOST]}, "operator")  # nothing in it is content or an error
+        names = as_json({"found": found[:MOST_FOUND]}, "operator")  # nothing in it is content or an error
         return Response(names, media_type="application/json")
     if not found:
         raise Refusal(HTTPStatus.NOT_FOUND, f"nothing here is called {word!r}")

@@ -18,7 +18,7 @@ from holdfast.web.shown import clock, span
 
 WIDTH = 780.0
 _EDGE, _BOX, _Y = 20.0, 44.0, 46.0
-_LEAST, _MOST = 46.0, 190.0
+_LEAST, _MOST_WIDE = 46.0, 190.0
 _FIRST, _LAST = 2, 4  # attempts that are drawn of many
 _LOST = ("owner lost", "process died")
 _STUCK = {
@@ -151,7 +151,7 @@ def _ending(report: JobReport, now: datetime) -> list[Node]:
 def _placed(nodes: Sequence[Node], report: JobReport, now: datetime) -> Life:
     gaps = [max((after.at - before.at).total_seconds(), 0.0) for before, after in itertools.pairwise(nodes)]
     widths = [_BOX if node.tone not in ("", "now") else 0.0 for node in nodes]
-    long = [min(_LEAST + 26 * math.log10(1 + gap), _MOST) for gap in gaps]
+    long = [min(_LEAST + 26 * math.log10(1 + gap), _MOST_WIDE) for gap in gaps]
     room = WIDTH - 2 * _EDGE - sum(widths)
     scale = room / sum(long) if long else 1.0
     long = [one * min(scale, 2.4) for one in long]

@@ -9,7 +9,7 @@ from holdfast.model import exact
 from holdfast.model.text import printable
 from holdfast.store.queue_load import Count
 
-MOST = 64 * 1024  # characters of a value that a page shows
+MOST_CHARACTERS = 64 * 1024  # characters of a value that a page shows
 _COLOURED = 16 * 1024  # of those: with colours
 _UNSEEN = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0]|[\U000e0000-\U000e007f]"
@@ -30,7 +30,7 @@ def visible(text: object) -> str:
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", printable(str(text)))
 
 
-def cut(text: object, width: int = MOST) -> str:
+def cut(text: object, width: int = MOST_CHARACTERS) -> str:
     flat = str(text)
     return visible(flat if len(flat) <= width else flat[: width - 1] + "…")
 
@@ -85,8 +85,8 @@ def as_json(value: Any) -> str:
 def json_pieces(value: Any) -> list[Piece]:
     """JSON with colours, as pieces of plain text. No more than a page can show."""
     text = as_json(value)
-    left = len(text) - MOST
-    text = visible(text[:MOST])
+    left = len(text) - MOST_CHARACTERS
+    text = visible(text[:MOST_CHARACTERS])
     pieces = _coloured(text[:_COLOURED]) + ([Piece(text[_COLOURED:])] if len(text) > _COLOURED else [])
     return [*pieces, Piece(f"\n… and {left:,} characters more", "c")] if left > 0 else pieces
 
@@ -116,7 +116,7 @@ def trace_pieces(trace: str) -> list[Piece]:
     """A traceback: frames of the user's code are clear, those of libraries are counted."""
     pieces: list[Piece] = []
     skipped, is_own = 0, True
-    for line in visible(trace[:MOST]).rstrip().splitlines():
+    for line in visible(trace[:MOST_CHARACTERS]).rstrip().splitlines():
         found = _FRAME.match(line)
         if found:
             is_own = not _LIBRARY.search(found["file"])

@@ -8,7 +8,7 @@ from datetime import datetime
 from holdfast.model.masking import masked_text
 from holdfast.pages import Block, Cell, Code, Facts, Figures, Link, Span, State, Table, Use, View
 from holdfast.web.baselines import Lines
-from holdfast.web.shown import MOST, cut, number, span
+from holdfast.web.shown import MOST_CHARACTERS, cut, number, span
 
 _NUMBER = re.compile(r"\d[\d,]*\+?")
 
@@ -27,7 +27,7 @@ def swapped(cell: Cell, head: str = "") -> str | None:
         case Link() if _NUMBER.fullmatch(cell.text):
             return cell.text
         case str() if head.endswith("#") and cell:
-            return cut(masked_text(cell, MOST))
+            return cut(masked_text(cell, MOST_CHARACTERS))
     return None
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 PAGE = "page"  # the topic of a stream
-_MOST = 2_000  # characters of an address
+_MOST_CHARACTERS = 2_000  # characters of an address
 GONE = "It is not there any more, show"
 
 
@@ -33,8 +33,10 @@ def check_query(call: Call, page: Page, path: Mapping[str, str], query: Mapping[
 
 def watched_page(call: Call, where: str, filters: str, mark: str = "") -> "PageWatch":
     """`where` is the path of a page, such as `workers`, `filters` what is behind its `?`, and `mark` that of its lines."""
-    if len(where) + len(filters) > _MOST:
-        raise ConfigurationError(f"a page that is watched has an address of at most {_MOST:,} characters")
+    if len(where) + len(filters) > _MOST_CHARACTERS:
+        raise ConfigurationError(
+            f"a page that is watched has an address of at most {_MOST_CHARACTERS:,} characters"
+        )
     found = call.site.page_at(where.strip("/"))
     if found is None or not found[0].live:
         raise ConfigurationError(f"there is no page {where[:80]!r} that changes while somebody looks at it")

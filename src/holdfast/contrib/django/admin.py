@@ -22,7 +22,7 @@ from ...operate.operator import Operator
 from .models import DeadLetter, Job, Worker
 from .project import app
 
-MOST = 1000  # that are acted on in one request
+MOST_SELECTED = 1000  # that are acted on in one request
 _COUNTED = 10_000  # rows: a list that is longer says so, and is not counted to its end
 _MASKED = ("last_error", "hold_reason")  # they may quote arguments
 _STATES = (
@@ -91,11 +91,11 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def act(self, request: HttpRequest, queryset: "QuerySet[Any]", verb: Verb, done: str) -> None:
         """All that are chosen, or none with the reason."""
-        ids: list[UUID] = list(queryset.values_list("pk", flat=True)[: MOST + 1])
-        if len(ids) > MOST:
+        ids: list[UUID] = list(queryset.values_list("pk", flat=True)[: MOST_SELECTED + 1])
+        if len(ids) > MOST_SELECTED:
             self.message_user(
                 request,
-                f"More than {MOST} are chosen. Use the command line: manage.py holdfast {verb.action} --help",
+                f"More than {MOST_SELECTED} are chosen. Use the command line: manage.py holdfast {verb.action} --help",
                 messages.ERROR,
             )
             return

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from ...errors import ConfigurationError
-from ...settings import Settings, load_settings
+from ...settings import Settings, load_settings, unknown_setting
 
 _OWN = ("DATABASE", "INCLUDE", "MIDDLEWARE", "LIFESPAN")
 _ELSEWHERE = ("database_url",)  # in DATABASES
@@ -46,9 +46,7 @@ def read_options() -> Options:
                 'Name an alias of it: HOLDFAST = {"DATABASE": "default"}'
             )
         if name not in known and name not in _OWN:
-            raise ConfigurationError(
-                f"settings.HOLDFAST: unknown setting {name!r} (known: {', '.join([*_OWN, *known])})"
-            )
+            raise ConfigurationError(f"settings.HOLDFAST: {unknown_setting(str(name), [*_OWN, *known])}")
     return Options(
         _text(given, "DATABASE") or DEFAULT_DB_ALIAS,
         _texts(given, "INCLUDE"),

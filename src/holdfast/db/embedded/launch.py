@@ -20,7 +20,7 @@ from holdfast.db.embedded.binaries import Binaries, every_binaries, find_binarie
 from holdfast.db.embedded.copies import usable_by
 from holdfast.db.embedded.locks import LockFile
 from holdfast.db.embedded.owner import detach, owner_of, shell_as
-from holdfast.db.embedded.place import Place, safe_folder
+from holdfast.db.embedded.place import ServerPaths, safe_folder
 from holdfast.errors import EmbeddedError
 
 START_SECONDS = 120.0
@@ -45,7 +45,7 @@ class EmbeddedOptions:
     settings: Mapping[str, str] = field(default_factory=dict)  # for postgresql.conf
 
 
-def ensure_started(place: Place, options: EmbeddedOptions, others: Callable[[], bool]) -> None:
+def ensure_started(place: ServerPaths, options: EmbeddedOptions, others: Callable[[], bool]) -> None:
     """Have the server run. `others` says whether another process uses it."""
     running = postmaster.find(place.data)
     if running and await_ready(place, running.pid) and _stays(place, running.pid):
@@ -64,7 +64,7 @@ def ensure_started(place: Place, options: EmbeddedOptions, others: Callable[[], 
         _open_tcp(place)
 
 
-def connection_url(place: Place, database: str) -> str:
+def connection_url(place: ServerPaths, database: str) -> str:
     """For libpq and everything that reads its URLs, over the socket."""
     said = postmaster.read_pid_file(place.data)
     folder, port = (
@@ -73,13 +73,13 @@ def connection_url(place: Place, database: str) -> str:
     return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={quote(folder, safe='')}&port={port}"
 
 
-def answers(place: Place) -> bool:
+def answers(place: ServerPaths) -> bool:
     """Also true of a server that has no connection left."""
     url = f"{connection_url(place, 'postgres')}&connect_timeout=3"
     return psycopg.pq.PGconn.ping(url.encode()) == psycopg.pq.Ping.OK
 
 
-def _stays(place: Place, pid: int) -> bool:
+def _stays(place: ServerPaths, pid: int) -> bool:
     """A server that was killed a moment ago can still look alive: believe it when it answers."""
     deadline = time.monotonic() + DYING_SECONDS
     while not answers(place):
@@ -94,7 +94,7 @@ def _stays(place: Place, pid: int) -> bool:
     return True
 
 
-def await_ready(place: Place, pid: int) -> bool:
+def await_ready(place: ServerPaths, pid: int) -> bool:
     """Wait for a started server to accept connections; False if it ended instead."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -110,7 +110,7 @@ def await_ready(place: Place, pid: int) -> bool:
     )
 
 
-def log_tail(place: Place, start: int = 0) -> str:
+def log_tail(place: ServerPaths, start: int = 0) -> str:
     try:
         with place.log.open("rb") as log:
             log.seek(max(start, log.seek(0, os.SEEK_END) - 4000))
@@ -120,7 +120,7 @@ def log_tail(place: Place, start: int = 0) -> str:
     return "\n".join(lines[-20:])
 
 
-def _start(place: Place, options: EmbeddedOptions) -> None:
+def _start(place: ServerPaths, options: EmbeddedOptions) -> None:
     binaries = find_binaries(options.binaries)
     if not place.data.exists():
         binaries = usable_by(place.owner, binaries)
@@ -151,7 +151,7 @@ def _start(place: Place, options: EmbeddedOptions) -> None:
         time.sleep(0.1)
 
 
-def _try_start(place: Place, argv: list[str | Path]) -> bool:
+def _try_start(place: ServerPaths, argv: list[str | Path]) -> bool:
     """False when processes of a killed server have not ended yet."""
     script = 'umask 077; cd "$1"; rm -rf data.new.* || :; rm -f data/postmaster.pid; '
     script += 'mkdir -p socket; rm -f "$2"/.s.PGSQL.*; cat > host.new; mv -f host.new host'
@@ -170,7 +170,7 @@ def _try_start(place: Place, argv: list[str | Path]) -> bool:
     )
 
 
-def _make_data(place: Place, binaries: Binaries, options: EmbeddedOptions) -> None:
+def _make_data(place: ServerPaths, binaries: Binaries, options: EmbeddedOptions) -> None:
     """initdb under another name, then rename: killed half way it leaves no half data folder.
 
     An initdb whose parent was killed continues. It writes under a separate name and does not rename, so
@@ -187,7 +187,7 @@ def _make_data(place: Place, binaries: Binaries, options: EmbeddedOptions) -> No
     shell_as(place.owner, 'cd "$1"; [ ! -e data ]; mv "$2" data', place.area, draft)
 
 
-def _check_version(place: Place, binaries: Binaries) -> None:
+def _check_version(place: ServerPaths, binaries: Binaries) -> None:
     version = data_version(place)
     if version == binaries.version:
         return
@@ -200,7 +200,7 @@ def _check_version(place: Place, binaries: Binaries) -> None:
     )
 
 
-def data_version(place: Place) -> int:
+def data_version(place: ServerPaths) -> int:
     try:
         return int((place.data / "PG_VERSION").read_text())
     except (OSError, ValueError):
@@ -209,7 +209,7 @@ def data_version(place: Place) -> int:
         ) from None
 
 
-def _write_settings(place: Place, binaries: Binaries, options: EmbeddedOptions) -> None:
+def _write_settings(place: ServerPaths, binaries: Binaries, options: EmbeddedOptions) -> None:
     durable = "on" if options.durable else "off"
     settings = {
         "max_connections": "200",
@@ -227,7 +227,7 @@ def _write_settings(place: Place, binaries: Binaries, options: EmbeddedOptions) 
     _write_conf(place, settings)
 
 
-def _write_conf(place: Place, settings: Mapping[str, str]) -> None:
+def _write_conf(place: ServerPaths, settings: Mapping[str, str]) -> None:
     lines = ["# Written at every start. Your own settings: ALTER SYSTEM, or EmbeddedOptions(settings=...)"]
     for name, value in settings.items():
         escaped = value.replace("\\", "\\\\").replace("'", "''")
@@ -235,7 +235,7 @@ def _write_conf(place: Place, settings: Mapping[str, str]) -> None:
     shell_as(place.owner, WRITE, place.data / "holdfast.conf", text="\n".join([*lines, ""]))
 
 
-def _make_durable(place: Place, options: EmbeddedOptions) -> None:
+def _make_durable(place: ServerPaths, options: EmbeddedOptions) -> None:
     """A server started for tests must not silently serve a user who relies on the disk."""
     conf = place.data / "holdfast.conf"
     text = conf.read_text() if conf.exists() else ""
@@ -258,7 +258,7 @@ def host_identity() -> str:
     return " ".join(parts)
 
 
-def _is_foreign(place: Place) -> bool:
+def _is_foreign(place: ServerPaths) -> bool:
     if not (place.data / "postmaster.pid").exists():
         return False
     with suppress(OSError):
@@ -272,7 +272,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _open_tcp(place: Place) -> None:
+def _open_tcp(place: ServerPaths) -> None:
     said = postmaster.read_pid_file(place.data)
     if not said or said.listen != "127.0.0.1":
         raise EmbeddedError(
@@ -286,7 +286,7 @@ def _open_tcp(place: Place) -> None:
     shell_as(place.owner, WRITE, place.password, text=word)
 
 
-def ensure_watcher(place: Place) -> None:
+def ensure_watcher(place: ServerPaths) -> None:
     """Start a process that stops the server when its last user was killed. Best effort: a safety net only."""
     if not Path(sys.executable or "").name.startswith(("python", "pypy")):
         return

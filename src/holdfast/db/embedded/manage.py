@@ -9,7 +9,7 @@ from holdfast.db.embedded import postmaster
 from holdfast.db.embedded.launch import connection_url, data_version
 from holdfast.db.embedded.locks import LockFile, count_users, start_lock
 from holdfast.db.embedded.owner import shell_as
-from holdfast.db.embedded.place import LOCKS, POINTER, Place, locate
+from holdfast.db.embedded.place import LOCKS, POINTER, ServerPaths, locate
 from holdfast.errors import EmbeddedError
 
 
@@ -73,7 +73,7 @@ def reset(path: Path, force: bool = False) -> bool:
     return True
 
 
-def _stop(place: Place, force: bool) -> bool:
+def _stop(place: ServerPaths, force: bool) -> bool:
     shell_as(place.owner, 'rm -f "$1"', place.keep)
     users = LockFile(place.area / postmaster.USERS)
     try:

@@ -32,7 +32,7 @@ SOCKET_BYTES = 100  # the system's limit is 104 (macOS) or 108
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPaths:
     home: Path
     area: Path
     owner: Owner
@@ -94,7 +94,7 @@ def parse_embedded_url(url: str) -> Path:
     return Path(path).absolute() if path else default_path()
 
 
-def locate(path: Path) -> Place | None:
+def locate(path: Path) -> ServerPaths | None:
     """Where an embedded server is, without changing anything; None if there never was one."""
     home = _home(path)
     area = _follow(home)
@@ -113,10 +113,10 @@ def locate(path: Path) -> Place | None:
         raise EmbeddedError(
             f"{area} belongs to root, and PostgreSQL does not run as root: chown -R postgres {area}"
         )
-    return Place(home, area, owner_of(uid))
+    return ServerPaths(home, area, owner_of(uid))
 
 
-def prepare(path: Path) -> Place:
+def prepare(path: Path) -> ServerPaths:
     """Where the embedded server is or will be; makes the folder and the lock files."""
     found = locate(path)
     if found is None:
@@ -182,7 +182,7 @@ def _nearest(path: Path) -> Path:
     return path if path.exists() else _nearest(path.parent)
 
 
-def _make(home: Path) -> Place:
+def _make(home: Path) -> ServerPaths:
     nearest = _nearest(home)
     if not nearest.is_dir():
         raise ConfigurationError(f"{nearest} is not a folder.")
@@ -201,16 +201,16 @@ def _make(home: Path) -> Place:
     else:  # root makes it in a separate folder, and gives only the innermost one away
         shell_as(owner_of(0), MAKE_FOLDER, home)
         os.chown(home, owner.uid, owner.gid, follow_symlinks=False)
-    return Place(home, home, owner)
+    return ServerPaths(home, home, owner)
 
 
-def _make_elsewhere(home: Path, owner: Owner) -> Place:
+def _make_elsewhere(home: Path, owner: Owner) -> ServerPaths:
     area = safe_folder(system_folder() / _hash(home), owner)
     home.mkdir(parents=True, exist_ok=True)
     draft = home / f".{POINTER}.{os.getpid()}"
     draft.write_text(f"{area}\n")
     draft.rename(home / POINTER)
-    return Place(home, area, owner)
+    return ServerPaths(home, area, owner)
 
 
 def _hash(path: Path) -> str:

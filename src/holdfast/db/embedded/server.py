@@ -29,14 +29,14 @@ from holdfast.db.embedded.launch import (
 )
 from holdfast.db.embedded.locks import Hold, start_lock
 from holdfast.db.embedded.owner import shell_as
-from holdfast.db.embedded.place import Place, prepare
+from holdfast.db.embedded.place import ServerPaths, prepare
 from holdfast.errors import EmbeddedError
 
 
 class EmbeddedServer:
     """A running embedded server, for as long as this is not released."""
 
-    def __init__(self, place: Place, options: EmbeddedOptions, hold: Hold) -> None:
+    def __init__(self, place: ServerPaths, options: EmbeddedOptions, hold: Hold) -> None:
         self._place = place
         self._options = options
         self._hold: Hold | None = hold

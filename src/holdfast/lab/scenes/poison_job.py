@@ -12,7 +12,7 @@ from holdfast.lab.stage import Stage
 app = Holdfast()
 IN_HAND = "with orders in hand"
 FUSE = "before it kills its process"
-_MOST = 2  # runs that the unsafe handler allows an order
+_MOST_RUNS = 2  # runs that the unsafe handler allows an order
 _BEGUN = "SELECT count(*) FROM runs WHERE order_id = %s"
 
 
@@ -21,7 +21,7 @@ def ship(job: Job, order_id: int, poison: bool) -> None:
     with outside.apart(app) as conn:
         begun = conn.execute(_BEGUN, [order_id]).fetchone()
         conn.execute("INSERT INTO runs (order_id, pid) VALUES (%s, %s)", [order_id, os.getpid()])
-        if outside.is_unsafe() and begun is not None and begun[0] >= _MOST:
+        if outside.is_unsafe() and begun is not None and begun[0] >= _MOST_RUNS:
             raise DeadLetter(f"order {order_id} began {begun[0]} times, and never ended")
         if poison:
             outside.rest(FUSE, job)

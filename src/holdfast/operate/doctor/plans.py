@@ -44,7 +44,7 @@ def hot_statements(queue: str) -> list[Statement[Any]]:
         next(settle([Settlement(grant, Completed("null"))], _WORKER)),
         first,
         renewing.send([]),
-        jobs.fate(_NOBODY, queue),
+        jobs.job_status(_NOBODY, queue),
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..handler import Handler, Handlers
 from ..inflight import Running
 
-_MOST = 500  # jobs wanted at once, beyond the free slots
+_MOST_WANTED = 500  # jobs wanted at once, beyond the free slots
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class Batches:
         """How many jobs the open batches lack, while claims bring jobs for batches only: others would wait for a slot."""
         if not self._only_ours:
             return 0
-        return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST)
+        return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST_WANTED)
 
     def gather(self, claimed: list[Running]) -> list[Running]:
         """Take the jobs of batch tasks. Returns the others."""

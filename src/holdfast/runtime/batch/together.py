@@ -27,7 +27,7 @@ from .items import Batch, Item
 Conclude = Callable[[Running, Outcome], None]
 
 
-class Starter(Protocol):
+class Dispatches(Protocol):
     def start(self) -> None:
         """Start what is due in the free slots."""
 
@@ -36,7 +36,7 @@ class Attempts(Protocol):
     """What happens to the jobs of a batch."""
 
     @property
-    def dispatcher(self) -> Starter: ...
+    def dispatcher(self) -> Dispatches: ...
 
     def conclude(self, running: Running, outcome: Outcome) -> None: ...
 

@@ -26,7 +26,7 @@ from .claimer import Ask
 from .queues import Queues
 
 _EVERY = 1.0
-_MOST = 16  # children for suspects, of about 40 MB each
+_MOST_CHILDREN = 16  # children for suspects, of about 40 MB each
 _TRY_AGAIN = 60.0  # seconds after which a child is tried again that could not be started
 _TRIAL = 10.0  # seconds during which that one is tried alone
 
@@ -61,8 +61,8 @@ class Suspects:
 
     def room(self, free: int, *, spare: bool) -> int:
         """How many may be taken now into that many free slots. `spare`: nothing else waits for them."""
-        part = 0 if self._others_first else min(_MOST, max(1, self._slots // 2))
-        most = _MOST if spare else part
+        part = 0 if self._others_first else min(_MOST_CHILDREN, max(1, self._slots // 2))
+        most = _MOST_CHILDREN if spare else part
         if time.monotonic() < self._alone_until:
             most = min(most, 1)
         return max(0, min(free, most - len(self._running)))

@@ -36,7 +36,7 @@ TELL = 0.2  # for listeners, so that they hear of a job before it ends
 
 
 class ChildListener(Protocol):
-    """What a keeper thread reports to."""
+    """What the thread of a child reports to."""
 
     def emit_later(self, emit: Callable[[], None]) -> None: ...
 
@@ -44,11 +44,11 @@ class ChildListener(Protocol):
 
     def started(self, pid: int) -> None: ...
 
-    def rests(self, keeper: "ChildThread") -> None: ...
+    def rests(self, thread: "ChildThread") -> None: ...
 
-    def may_leave(self, keeper: "ChildThread") -> bool: ...
+    def may_leave(self, thread: "ChildThread") -> bool: ...
 
-    def ended(self, keeper: "ChildThread", pid: int | None) -> None: ...
+    def ended(self, thread: "ChildThread", pid: int | None) -> None: ...
 
 
 class ChildThread:
@@ -115,8 +115,8 @@ class ChildThread:
             while not self._is_over:
                 self._turn(child)
         except Exception as error:  # noqa: BLE001 a mistake here must not cost a job its outcome
-            telemetry.log.exception("the keeper of child process %s failed", child.pid)
-            end = self._failure("ProcessDied", f"its keeper failed: {error!r}")
+            telemetry.log.exception("the thread of child process %s failed", child.pid)
+            end = self._failure("ProcessDied", f"its thread failed: {error!r}")
             try:
                 self._finish(child, end)
             finally:

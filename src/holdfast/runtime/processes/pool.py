@@ -46,10 +46,10 @@ class Pool:
         self._check = frozenset(check)  # start a child at once, and check that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
         self._spare = spare  # idle children to keep
-        self._minder = Reaper()
+        self._reaper = Reaper()
         self._emitter = Emitter()
         self._lock = threading.Lock()
-        self._keepers: list[ChildThread] = []
+        self._threads: list[ChildThread] = []
         self._idle: list[ChildThread] = []
 
     async def __aenter__(self) -> Self:
@@ -68,7 +68,7 @@ class Pool:
 
     async def _try_one(self) -> None:
         """A mistake in the app should be seen when the worker starts, not when the first job comes."""
-        known = await asyncio.wrap_future(self._new_keeper().tasks)
+        known = await asyncio.wrap_future(self._new_thread().tasks)
         where = self._launch.hello["app"]
         if isinstance(known, NotStarted):
             if known.trace:
@@ -111,43 +111,43 @@ class Pool:
             "offset": self._clock.offset,
             "memory_limit": handler.memory_limit,
         }
-        keeper = self._assign(Assignment(running, handler, frame, deliver))
-        running.on_interrupt = keeper.wake
+        thread = self._assign(Assignment(running, handler, frame, deliver))
+        running.on_interrupt = thread.wake
         if running.stop is not None:  # it was interrupted here
-            keeper.wake()
+            thread.wake()
         try:
             return await done
         except asyncio.CancelledError:
-            keeper.end()
+            thread.end()
             raise
         finally:
             running.on_interrupt = None
 
     def _assign(self, job: Assignment) -> ChildThread:
-        while (keeper := self._idle_keeper(job.handler.memory_limit)) is not None:
-            if keeper.assign(job):
-                return keeper
-        return self._new_keeper(job)
+        while (thread := self._idle_thread(job.handler.memory_limit)) is not None:
+            if thread.assign(job):
+                return thread
+        return self._new_thread(job)
 
-    def _idle_keeper(self, limit: int | None) -> ChildThread | None:
+    def _idle_thread(self, limit: int | None) -> ChildThread | None:
         """The most recently used child that leaves the job enough memory; if there is none, room is made for a new one."""
         with self._lock:
-            for keeper in reversed(self._idle):
-                if limit is None or keeper.memory + _ROOM <= limit:
-                    self._idle.remove(keeper)
-                    return keeper
-            too_big = self._idle.pop(0) if self._idle and len(self._keepers) >= self._size else None
+            for thread in reversed(self._idle):
+                if limit is None or thread.memory + _ROOM <= limit:
+                    self._idle.remove(thread)
+                    return thread
+            too_big = self._idle.pop(0) if self._idle and len(self._threads) >= self._size else None
         if too_big is not None:
             too_big.end()
         return None
 
-    def _new_keeper(self, job: Assignment | None = None) -> ChildThread:
+    def _new_thread(self, job: Assignment | None = None) -> ChildThread:
         with self._lock:
-            keeper = ChildThread(self._launch, self, job)
-            self._keepers.append(keeper)
+            thread = ChildThread(self._launch, self, job)
+            self._threads.append(thread)
             if job is None:
-                self._idle.append(keeper)
-        return keeper
+                self._idle.append(thread)
+        return thread
 
     def _not_started(self, running: Running, handler: Handler, end: NotStarted) -> Outcome:
         """Not the handler's failure. It is tried again; an attempt is spent only when that happens too often."""
@@ -168,21 +168,21 @@ class Pool:
     async def close(self) -> None:
         """Dismiss every child; one that does not end is killed."""
         with self._lock:
-            keepers = list(self._keepers)
-        for keeper in keepers:
-            keeper.end()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.end()
         # It continues when its waiter is cancelled. Without the shield it would not begin where no thread has taken it yet.
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._end, keepers))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._end, threads))
 
-    def _end(self, keepers: list[ChildThread]) -> None:
-        _join(keepers)
-        self._minder.close()
+    def _end(self, threads: list[ChildThread]) -> None:
+        _join(threads)
+        self._reaper.close()
         self._emitter.close(_TELL)
 
-    # Called by keepers, in their threads ----------------------------------------------------------------------------
+    # Called by the children's threads --------------------------------------------------------------------------------
 
     def started(self, pid: int) -> None:
-        self._minder.keep(pid)
+        self._reaper.keep(pid)
         self.emit_later(partial(telemetry.emit, "process.started", level=logging.DEBUG, pid=pid))
 
     def emit_later(self, emit: Callable[[], None]) -> None:
@@ -191,29 +191,29 @@ class Pool:
     def flush(self, seconds: float) -> None:
         self._emitter.flush(seconds)
 
-    def rests(self, keeper: ChildThread) -> None:
+    def rests(self, thread: ChildThread) -> None:
         with self._lock:
-            self._idle.append(keeper)
+            self._idle.append(thread)
 
-    def may_leave(self, keeper: ChildThread) -> bool:
+    def may_leave(self, thread: ChildThread) -> bool:
         """An idle child above the limit."""
         with self._lock:
-            if keeper not in self._idle or len(self._idle) <= (SPARE if self._spare is None else self._spare):
+            if thread not in self._idle or len(self._idle) <= (SPARE if self._spare is None else self._spare):
                 return False
-            self._idle.remove(keeper)
+            self._idle.remove(thread)
             return True
 
-    def ended(self, keeper: ChildThread, pid: int | None) -> None:
+    def ended(self, thread: ChildThread, pid: int | None) -> None:
         with self._lock:
-            for keepers in (self._keepers, self._idle):
+            for known in (self._threads, self._idle):
                 with contextlib.suppress(ValueError):
-                    keepers.remove(keeper)
+                    known.remove(thread)
         if pid is not None:
-            self._minder.forget(pid)
+            self._reaper.forget(pid)
             self.emit_later(partial(telemetry.emit, "process.ended", level=logging.DEBUG, pid=pid))
 
 
-def _join(keepers: list[ChildThread]) -> None:
+def _join(threads: list[ChildThread]) -> None:
     deadline = time.monotonic() + PART + 1.0
-    for keeper in keepers:
-        keeper.join(deadline - time.monotonic())
+    for thread in threads:
+        thread.join(deadline - time.monotonic())

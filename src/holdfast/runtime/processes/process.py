@@ -93,7 +93,7 @@ class ChildProcess:
         self._write()
 
     def _write(self) -> None:
-        """As much as the socket takes now: a child that does not read must not block its keeper."""
+        """As much as the socket takes now: a child that does not read must not block its thread."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._link.send(self._outgoing)]
@@ -108,7 +108,7 @@ class ChildProcess:
             self._selector.modify(self._link, wanted)
 
     def receive(self) -> Iterator[Frame]:
-        """Frames that have arrived, at most a socket buffer: a child that never stops must not keep its keeper busy.
+        """Frames that have arrived, at most a socket buffer: a child that never stops must not keep its thread busy.
         BadFrame: the bytes are no frames."""
         for _ in range(_READS):
             try:

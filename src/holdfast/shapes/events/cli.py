@@ -32,7 +32,7 @@ from holdfast.model import exact
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several, size
 from holdfast.shapes.events.event import Event
-from holdfast.shapes.events.look import MOST, EventPage, Looks
+from holdfast.shapes.events.look import MOST_EVENTS, EventPage, Looks
 from holdfast.shapes.events.lookups import To
 from holdfast.shapes.events.store import Listed, LogState
 
@@ -120,7 +120,7 @@ def tail_command(
             log = looks.state()
             begin = max(log.start, log.last - last)
         while True:
-            page = looks.page(begin, MOST, types or (), key)
+            page = looks.page(begin, MOST_EVENTS, types or (), key)
             for e in page.events:
                 _print_line(e, as_lines)
             begin = page.position

@@ -24,7 +24,7 @@ from ...model.breaker import Breaker
 from ...model.duration import Duration
 from ...runtime.job import Job
 from ...tasks import checks
-from ...tasks.definition import Binding, Definition, Place
+from ...tasks.definition import Binding, Definition, SourceLine
 from ...tasks.payload import shown
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, analyse
@@ -80,7 +80,7 @@ class Declared:
     kind: str  # 'jobs', 'projection', or a follower's kind
     patterns: tuple[str, ...]
     start: Start
-    place: Place
+    place: SourceLine
     task: Definition | None = None  # of a consumer
     parameter: str = ""  # of the event, in the consumer's payload
     apply: Apply | None = None  # of a projection
@@ -171,7 +171,7 @@ class Subscribing(TaskRegistry):
             parameter = _event_parameter(signature, patterns)
             task = self._declare(signature, options)
             name = task.name
-            made = Declared(name, "jobs", patterns, start, Place.of(fn), task.definition, parameter)
+            made = Declared(name, "jobs", patterns, start, SourceLine.of(fn), task.definition, parameter)
             self._declare_thing(KIND, name, made, same=lambda other: _replace(self, made, other))
             return Consumer(task, self._binding)
 
@@ -209,7 +209,7 @@ class Subscribing(TaskRegistry):
                 "projection",
                 patterns,
                 _start(options.get("start", "start")),
-                Place.of(fn),
+                SourceLine.of(fn),
                 apply=apply,
                 shards=whole(name, "shards", options.get("shards", 1), MOST_SHARDS),
             )

@@ -18,7 +18,7 @@ from .lookups import To, check_to, turn
 from .procedures import Subscriptions
 from .store import LogState
 
-MOST = 1000  # events of a page
+MOST_EVENTS = 1000  # events of a page
 _BATCH = 500
 _BYTES = 4 * 2**20
 
@@ -40,9 +40,13 @@ def page(
 ) -> Procedure[EventPage]:
     """Events after a position or a time, in order; of `types`, which may be patterns, and with this key. It reads for
     `patience` seconds at most."""
-    if not 1 <= limit <= MOST:
+    if not 1 <= limit <= MOST_EVENTS:
         raise Refused(
-            "limit", f"limit must be between 1 and {MOST}, not {limit}", what="events", most=MOST, limit=limit
+            "limit",
+            f"limit must be between 1 and {MOST_EVENTS}, not {limit}",
+            what="events",
+            most=MOST_EVENTS,
+            limit=limit,
         )
     deadline = time.monotonic() + patience
     yield from turn()

@@ -20,7 +20,7 @@ from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
 from .lookups import To, check_to, find, per_second, turn, unknown
-from .store import Failure, Listed, Place
+from .store import Failure, Listed, LogPosition
 
 T = TypeVar("T")
 _MOST_RETRIED = 100  # events at once: each may need a separate replay
@@ -92,7 +92,7 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
     who = yield from actor()
     (listed, *_) = yield from find(name)
     check_reset(listed)
-    place: Place = yield from run(lambda: store.place_in_log(to))
+    place: LogPosition = yield from run(lambda: store.place_in_log(to))
     if place.seq is None:
         raise _not_in_log(place.position, place)
 
@@ -132,7 +132,7 @@ def effect_of_reset(listed: Sequence[Listed], target: int) -> str:
     return " and ".join(parts) or "it is there already"
 
 
-def _not_in_log(position: int, place: Place) -> EventsGone:
+def _not_in_log(position: int, place: LogPosition) -> EventsGone:
     return EventsGone(
         f"position {position} is not in the log, which has {place.start} to {place.last}. Choose one of these"
     )
@@ -251,7 +251,7 @@ def _position(at: int | datetime) -> Procedure[int]:
     if not isinstance(at, datetime) and (not isinstance(at, int) or isinstance(at, bool)):
         raise ConfigurationError(f"a replay goes from a position or a time to another one, not {shown(at)}")
     check_to(at)
-    place: Place = yield from run(lambda: store.place_in_log(at))
+    place: LogPosition = yield from run(lambda: store.place_in_log(at))
     return place.position
 
 

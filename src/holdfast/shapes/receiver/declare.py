@@ -11,7 +11,7 @@ from ...model.duration import Duration
 from ...runtime.job import Job
 from ...tasks import checks
 from ...tasks.convert import type_name
-from ...tasks.definition import Binding, Place
+from ...tasks.definition import Binding, SourceLine
 from ...tasks.payload import shown
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, analyse
@@ -42,7 +42,7 @@ class Declared:
     """A source as the code declares it."""
 
     source: str
-    place: Place
+    place: SourceLine
     intake: Intake
     broker: Source | None = None  # None: messages come over HTTP
     poison: Poison = "dead_letter"
@@ -181,7 +181,7 @@ class Receiving(TaskRegistry):
         target = Target(source, task.name, s.queue, s.version, s.priority, s.max_attempts, keep)
         converter = MessageConverter(payload)
         intake = Intake(target, parameter, converter, template, max_bytes, misfit)
-        return Declared(source, Place.of(fn), intake), task
+        return Declared(source, SourceLine.of(fn), intake), task
 
     def _declare_source(self, made: Declared) -> None:
         def same(other: Declared) -> bool:

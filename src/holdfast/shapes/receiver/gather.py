@@ -14,7 +14,7 @@ from ...db.faults import BadRow, LockTimeout
 from ...errors import DatabaseUnavailable
 from .store import NewMessage, Written
 
-MOST = 500  # messages of one transaction
+MOST_MESSAGES = 500  # messages of one transaction
 WRITERS = 2  # transactions at once, each on a connection of its own
 ENOUGH = 8  # messages that wait, for a second one: smaller transactions are more expensive for both
 BATCH_BYTES = 4 * 1024 * 1024
@@ -100,7 +100,7 @@ class Gatherer:
         """The next transaction. Callers that have given up meanwhile are left out: the sender will come again."""
         batch: list[_Item] = []
         size = 0
-        while line.items and len(batch) < MOST and size < BATCH_BYTES:
+        while line.items and len(batch) < MOST_MESSAGES and size < BATCH_BYTES:
             item = line.items.popleft()
             line.bytes -= len(item[0].payload)
             if not item[1].done():

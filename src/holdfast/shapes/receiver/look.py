@@ -6,18 +6,18 @@ from ...operate.refusal import Refused
 from . import store
 from .store import Received
 
-MOST = 1000  # rows of a list
+MOST_ROWS = 1000  # rows of a list
 _LOOKED_AT = 100_000
 
 
 def list_received(source: str | None = None, limit: int = 50) -> Procedure[list[Received]]:
     """Those whose ids are kept longest first, which within a source is the newest first. Reads a bounded number."""
-    if not 1 <= limit <= MOST:
+    if not 1 <= limit <= MOST_ROWS:
         raise Refused(
             "limit",
-            f"limit must be between 1 and {MOST}, not {limit}",
+            f"limit must be between 1 and {MOST_ROWS}, not {limit}",
             what="messages",
-            most=MOST,
+            most=MOST_ROWS,
             limit=limit,
         )
     return (yield from run(lambda: store.list_received(source, limit, _LOOKED_AT)))

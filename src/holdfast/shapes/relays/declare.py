@@ -8,7 +8,7 @@ from ...errors import TaskDefinitionError
 from ...follow import Follower, LogRow, Start
 from ...model.duration import Duration
 from ...tasks.checks import period
-from ...tasks.definition import Place
+from ...tasks.definition import SourceLine
 from ...tasks.payload import shown
 from ...transport import Transport, from_url
 from .message import Template
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..events.verbs import Followed
 
 KIND = "relays"
-MOST = 10_000  # messages in flight
+MOST_IN_FLIGHT = 10_000  # messages in flight
 
 
 class Relaying:
@@ -81,7 +81,7 @@ class Relaying:
         )
         where = sys._getframe(1)
         line = where.f_lineno
-        place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may run again
+        place = SourceLine(where.f_code.co_filename, line, f"{name}:{line}")  # a module may run again
         make = Follower(name, "relay", on, start, bool(hold), place, lambda cursor: Relay(spec, cursor))
         followed = self._follow(make)
         self._things.setdefault(KIND, {})[name] = spec
@@ -102,8 +102,10 @@ def _route(name: str, route: object) -> Any:
 
 
 def _window(name: str, window: object) -> int:
-    if not isinstance(window, int) or isinstance(window, bool) or not 1 <= window <= MOST:
-        raise TaskDefinitionError(f"relay {name!r}: window must be between 1 and {MOST}, not {shown(window)}")
+    if not isinstance(window, int) or isinstance(window, bool) or not 1 <= window <= MOST_IN_FLIGHT:
+        raise TaskDefinitionError(
+            f"relay {name!r}: window must be between 1 and {MOST_IN_FLIGHT}, not {shown(window)}"
+        )
     return window
 
 

@@ -15,7 +15,7 @@ from ...model.duration import Duration
 from ...runtime.job import Job
 from ...runtime.service import Service
 from ...tasks import checks
-from ...tasks.definition import Place
+from ...tasks.definition import SourceLine
 from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
 from ...tasks.registry import TaskRegistry
@@ -86,7 +86,7 @@ class WebhookDeclarations(TaskRegistry, Generic[WebhooksT]):
         spec = _spec(tenant, schedule, disable_after, egress, payload, retention, keep_body)
         spec = _with(spec, oversized, delivery_control)
         where = sys._getframe(1)
-        place = Place(where.f_code.co_filename, where.f_lineno, f"{NAME}:{where.f_lineno}")
+        place = SourceLine(where.f_code.co_filename, where.f_lineno, f"{NAME}:{where.f_lineno}")
 
         def fan_out(cursor: Cursor) -> FanOut:
             return FanOut(spec, self._database_of_app, cursor)

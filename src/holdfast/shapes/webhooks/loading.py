@@ -10,7 +10,7 @@ from ...db.database import Database
 from . import store
 from .store import Ready, Stored
 
-MOST = 500  # deliveries of one read
+MOST_DELIVERIES = 500  # deliveries of one read
 EVENTS = 256  # that are kept: an event goes to many endpoints
 EVENTS_BYTES = 8 * 1024 * 1024
 
@@ -88,7 +88,7 @@ class Loader:
         try:
             await asyncio.sleep(0)  # those that begin in this turn of the loop are included
             while self._waiting:
-                batch = dict(list(self._waiting.items())[:MOST])
+                batch = dict(list(self._waiting.items())[:MOST_DELIVERIES])
                 for delivery in batch:
                     del self._waiting[delivery]
                 await self._read(batch)
@@ -99,7 +99,7 @@ class Loader:
 
     async def _read(self, batch: dict[UUID, Asked]) -> None:
         wanted = [(delivery, knows) for delivery, (knows, _, _) in batch.items()]
-        over = self._over[:MOST]
+        over = self._over[:MOST_DELIVERIES]
         places: list[tuple[UUID, UUID | None]] = [(delivery, place) for delivery, place, _ in over]
         places += [(delivery, None) for delivery, (_, again, _) in batch.items() if again]
         try:

@@ -18,7 +18,7 @@ from .checking import NONE, checked_rate
 from .model import Attempt, Delivery, Endpoint, Secret
 
 PAGE = 50
-MOST = 100
+MOST_LISTED = 100
 _ID = "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"
 _CREATE = {"url", "events", "ordered", "scheme", "rate", "concurrency", "headers", "description"}
 _UPDATE = {"url", "events", "status", "rate", "concurrency", "headers", "description"}
@@ -81,8 +81,8 @@ class Given:
         """The parameters, after which row, and how many."""
         found = self.query({"after", "limit", *more})
         limit = found.get("limit", str(PAGE))
-        if not re.fullmatch("[0-9]{1,9}", limit) or not 1 <= int(limit) <= MOST:
-            raise InvalidMessage(f"limit must be 1 to {MOST}, not {shown(limit)}")
+        if not re.fullmatch("[0-9]{1,9}", limit) or not 1 <= int(limit) <= MOST_LISTED:
+            raise InvalidMessage(f"limit must be 1 to {MOST_LISTED}, not {shown(limit)}")
         after = found.get("after")
         if after is not None and not re.fullmatch(_ID, after):
             raise InvalidMessage(f"after must be the id that `next` gave, not {shown(after)}")

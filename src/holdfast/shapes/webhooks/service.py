@@ -11,7 +11,7 @@ from . import store
 from .deliver import Deliverer
 from .spec import Spec
 
-MOST = 5000  # pending deliveries that one search reads
+MOST_DELIVERIES = 5000  # pending deliveries that one search reads
 EVERY = 10.0  # seconds between two searches of all workers together
 _SAY = 3600.0
 
@@ -33,7 +33,7 @@ class Upkeep(Service):
             await self._say()
             self._said_at = now
         with contextlib.suppress(LockTimeout):  # one of them is locked: at the next search
-            await self._database.arun(lambda: store.settle_lost(MOST, EVERY * 0.9))
+            await self._database.arun(lambda: store.settle_lost(MOST_DELIVERIES, EVERY * 0.9))
         return EVERY
 
     async def _say(self) -> None:

@@ -9,7 +9,7 @@ from ...operate.wording import cut, moment, several, span
 from .runs import RunView
 from .timeline import Entry, Sent
 
-MOST = 200  # lines
+MOST_LINES = 200  # lines
 _LABEL = 36  # columns, at most
 _WAITS = ("sleep", "signal", "call", "child")
 _WORK, _WAIT, _BAD, _OPEN, _NOTED = "█", "░", "▓", "▒", "·"
@@ -116,7 +116,7 @@ def _reasons(run: RunView) -> str:
 def drawn(run: RunView, entries: Sequence[Entry], width: int | None = None) -> Iterator[str]:
     """The lines of the timeline. Of a long one the newest; the rest are counted."""
     columns = width or shutil.get_terminal_size((100, 24)).columns
-    shown = entries[-MOST:]
+    shown = entries[-MOST_LINES:]
     if left := len(entries) - len(shown):
         yield f"({several(left, 'earlier record')}: holdfast workflow timeline)"
     waiting = [_wait(name) for name in run.waits or []]

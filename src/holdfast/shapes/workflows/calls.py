@@ -23,7 +23,7 @@ from .core import Core, Scope
 from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
 from .messages import Message
-from .replay import Place
+from .replay import CallPlace
 from .steps import Attempts, Body, Step, idempotency_key
 from .workflow_type import WorkflowType
 
@@ -199,7 +199,7 @@ class Steps:
 
     def _take(
         self, scope: Scope, name: str, kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Place, Stored | None, bytes | None]:
+    ) -> tuple[CallPlace, Stored | None, bytes | None]:
         """Key, place and record of a call that begins here."""
         core = self._core
         place = core.replay.take(scope.name, name)
@@ -225,7 +225,7 @@ class Steps:
     def _jobs(
         self,
         scope: Scope,
-        place: Place,
+        place: CallPlace,
         jobs: "list[NewJob[Any]]",
         many: bool,
         limit: int | None,

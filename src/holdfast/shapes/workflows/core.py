@@ -15,7 +15,7 @@ from ...tasks.convert import Misfit
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled
 from .journal import STICKY, History, Journal, Kind, Record, RecordRefused, Stored, Wait
 from .records import Records
-from .replay import Place, Replay
+from .replay import CallPlace, Replay
 from .waits import Waits, interrupted
 
 MAX_HISTORY = 10_000
@@ -172,7 +172,7 @@ class Core(Records):
 
     # Places
 
-    def find(self, scope: Scope, place: Place, kind: Kind, *, later: bool = False) -> Stored | None:
+    def find(self, scope: Scope, place: CallPlace, kind: Kind, *, later: bool = False) -> Stored | None:
         """`later`: it is made when it is awaited, if ever, and begins() is asked then."""
         if scope.lost:
             row = self.replay.stored(place.key)  # a call without a record is not made: see begins()
@@ -186,14 +186,14 @@ class Core(Records):
             self._check_beyond(place, found)
         return found
 
-    def begins(self, scope: Scope, place: Place | None = None, found: Stored | None = None) -> None:
+    def begins(self, scope: Scope, place: CallPlace | None = None, found: Stored | None = None) -> None:
         """Before a call is made that has no record of its end. A branch that lost was cancelled here: its records end."""
         if scope.lost:
             raise asyncio.CancelledError
         if place is not None:
             self._check_beyond(place, found)
 
-    def _check_beyond(self, place: Place, found: Stored | None) -> None:
+    def _check_beyond(self, place: CallPlace, found: Stored | None) -> None:
         """A check replays only as far as the history."""
         if found is None and self._behind == "refuse":
             error = Diverged(
@@ -282,5 +282,5 @@ def failure(record: Record) -> StepFailed:
     )
 
 
-def cancelled(place: Place, kind: Kind, began: float) -> Record:
+def cancelled(place: CallPlace, kind: Kind, began: float) -> Record:
     return Record(place.key, kind, "cancelled", place.ordinal, began=began)

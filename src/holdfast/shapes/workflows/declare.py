@@ -17,7 +17,7 @@ from ...runtime.job import Job
 from ...tasks import checks
 from ...tasks.codec import Codec
 from ...tasks.convert import type_name
-from ...tasks.definition import Definition, Place
+from ...tasks.definition import Definition, SourceLine
 from ...tasks.options import TaskSettings, masked_names
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, Unresolved, analyse, call_line
@@ -54,7 +54,7 @@ class Declared:
     name: str
     version: int
     queue: str
-    place: Place
+    place: SourceLine
     codec: Codec
     code: Code
     masked: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class Workflows(TaskRegistry):
             rules,
             self._events,
         )
-        new = Declared(name, version, queue, Place.of(signature.func), codec, code, tuple(secrets))
+        new = Declared(name, version, queue, SourceLine.of(signature.func), codec, code, tuple(secrets))
         known = self._things.setdefault(KIND, {})
         others = {one.version: one for one in known.values() if one.name == name}
         self._check_other(new, others)

@@ -22,7 +22,7 @@ from . import store
 from .faults import WorkflowFailed
 from .journal import Look, Started, StartRun
 from .messages import Message
-from .starting import starter_of
+from .starting import start_writer_of
 from .states import ENDED, State
 from .timeline import Entry, timeline
 
@@ -55,7 +55,7 @@ class RunAccess:
         """On our own connection, in one statement with other starts of this moment."""
         if conn is None:
             database = cast(AppProducer, self._binding.require(self._name)).database
-            return await starter_of(database).start(new, timeout)
+            return await start_writer_of(database).start(new, timeout)
         return await self.arun(lambda: store.start(new, timeout=timeout), conn, "start")
 
     async def arun(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:

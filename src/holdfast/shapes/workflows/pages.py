@@ -50,7 +50,7 @@ _TONES: dict[str, Tone] = {
     "terminated": "dead",
     "diverged": "block",
 }
-_MOST = 500  # lines of a timeline
+_MOST_LINES = 500  # lines of a timeline
 _PATIENCE = 0.05  # seconds of a search: a search for few among very many continues by a link
 
 
@@ -127,7 +127,7 @@ def _offers(one: RunView) -> list[Offer]:
 def _one(asked: PageRequest) -> Procedure[View]:
     whole = yield from _shown(asked.path["run"])
     one = whole.run
-    entries = whole.entries[-_MOST:]
+    entries = whole.entries[-_MOST_LINES:]
     note = f"{several(len(whole.entries), 'record')}"
     blocks: list[Any] = []
     if waits := bars.waits_for(one):

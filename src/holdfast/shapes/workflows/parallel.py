@@ -11,7 +11,7 @@ from .core import Core, Scope, current
 from .faults import EXITS, left
 from .journal import Record, Stored
 from .messages import Signal
-from .replay import Place
+from .replay import CallPlace
 from .steps import Step
 
 PATIENCE = 5.0  # seconds that a branch that lost may run without a call of wf
@@ -186,7 +186,7 @@ def _signals_of(
     return found
 
 
-def _decision(core: Core, scope: Scope, place: Place, calls: Sequence[Any]) -> Stored | None:
+def _decision(core: Core, scope: Scope, place: CallPlace, calls: Sequence[Any]) -> Stored | None:
     try:
         return core.find(scope, place, "decision")
     except BaseException:

@@ -20,7 +20,7 @@ KEY_BYTES = 1024  # as the table of records says
 ADVICE = "see holdfast workflow check"
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """The place of a recorded call. `ordinal` is None if it has no order: patch markers and compensations."""
 
     key: str
@@ -71,18 +71,18 @@ class Replay:
         """Whether some of the history has not been asked for yet."""
         return self._left > 0
 
-    def take(self, scope: str, name: str) -> Place:
+    def take(self, scope: str, name: str) -> CallPlace:
         """The place of the next call of that name."""
         state = self._scope(scope)
         key = _fitting(f"{_inside(scope)}{name}{self._count(state, name)}")
-        place = Place(key, scope, state.calls)
+        place = CallPlace(key, scope, state.calls)
         state.calls += 1
         return place
 
-    def take_apart(self, scope: str, name: str) -> Place:
+    def take_apart(self, scope: str, name: str) -> CallPlace:
         """The same for what has no order."""
         state = self._scope(scope)
-        return Place(_fitting(f"{_inside(scope)}{name}{self._count(state, name)}"), scope, None)
+        return CallPlace(_fitting(f"{_inside(scope)}{name}{self._count(state, name)}"), scope, None)
 
     def branches(self, scope: str) -> int:
         """The number of the next parallel call of the scope, from 1 on."""
@@ -90,7 +90,7 @@ class Replay:
         state.parallel += 1
         return state.parallel
 
-    def find(self, place: Place, kind: Kind) -> Stored | None:
+    def find(self, place: CallPlace, kind: Kind) -> Stored | None:
         """The record of this place. None: there is none, and the call must be made. Diverged: another call's turn."""
         state = self._scope(place.scope)
         if state.unasked.pop(place.key, None) is not None:
@@ -235,5 +235,5 @@ def _inside(scope: str) -> str:
     return f"{scope}/" if scope else ""
 
 
-def _at(place: Place) -> str:
+def _at(place: CallPlace) -> str:
     return f"at {place.ordinal} in scope {place.scope!r}" if place.ordinal is not None else "out of order"

@@ -10,7 +10,7 @@ from .bodies import Options, Result, call, name_of
 from .core import Core, Scope
 from .faults import StepFailed
 from .journal import Record
-from .replay import Place
+from .replay import CallPlace
 from .steps import Attempts
 
 FOR_EVER = Options(retry=Backoff(first=2.0, cap=600.0), max_attempts=2**31)
@@ -38,7 +38,7 @@ class Saga:
     ) -> None:
         core = self._core
         key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None, "on_failure")).key
-        known = core.replay.find(Place(key, "saga", None), "compensation") is not None
+        known = core.replay.find(CallPlace(key, "saga", None), "compensation") is not None
         if scope.lost and not known:
             return  # it was never reached
         self._stack.append(_Push(key.removeprefix("saga/"), fn, args, kwargs))
@@ -67,7 +67,7 @@ class Saga:
 
     async def _undo(self, scope: Scope, push: _Push) -> None:
         core = self._core
-        place = Place(f"undo/{push.key}", "undo", None)
+        place = CallPlace(f"undo/{push.key}", "undo", None)
         found = core.find(scope, place, "compensation")
         if found is None or found.record.outcome == "retrying":
             core.begins(scope)

@@ -14,7 +14,7 @@ from . import ends
 from .declare import KIND
 from .recorder import forget, recorder_of
 
-MOST = 5000  # runs that one search reads
+MOST_RUNS = 5000  # runs that one search reads
 _EVERY = 10.0  # seconds between two searches of all workers together
 _SAY = 3600.0
 
@@ -59,7 +59,7 @@ class Upkeep(Service):
 
     async def tick(self) -> float:
         await self._say()
-        lost = await self._database.arun(lambda: ends.settle_lost(MOST, _EVERY * 0.9))
+        lost = await self._database.arun(lambda: ends.settle_lost(MOST_RUNS, _EVERY * 0.9))
         if lost.ended:
             telemetry.emit("workflow.ended_without_code", level=logging.WARNING, runs=lost.ended)
         return _EVERY

@@ -9,7 +9,7 @@ from ...errors import DatabaseUnavailable
 from . import store
 from .journal import Started, StartRun
 
-MOST = 1000  # runs of a statement
+MOST_RUNS = 1000  # runs of a statement
 
 
 class _Asked(NamedTuple):
@@ -33,7 +33,7 @@ class _Asked(NamedTuple):
         )
 
 
-class Starter:
+class StartWriter:
     """Of one event loop and database. A start that is refused affects itself only: then each is sent alone."""
 
     def __init__(self, database: Database) -> None:
@@ -52,7 +52,7 @@ class Starter:
         try:
             while self._waiting:
                 kind = self._waiting[0].kind
-                batch = [asked for asked in self._waiting if asked.kind == kind][:MOST]
+                batch = [asked for asked in self._waiting if asked.kind == kind][:MOST_RUNS]
                 taken = set(map(id, batch))
                 self._waiting = [asked for asked in self._waiting if id(asked) not in taken]
                 await self._write([asked for asked in batch if not asked.done.done()])
@@ -119,14 +119,14 @@ def _fail(asked: _Asked, error: BaseException) -> None:
 
 
 _STARTERS: (
-    "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakKeyDictionary[Database, Starter]]"
+    "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakKeyDictionary[Database, StartWriter]]"
 )
 _STARTERS = weakref.WeakKeyDictionary()
 
 
-def starter_of(database: Database) -> Starter:
+def start_writer_of(database: Database) -> StartWriter:
     """That of the running event loop."""
     found = _STARTERS.setdefault(asyncio.get_running_loop(), weakref.WeakKeyDictionary())
     if database not in found:
-        found[database] = Starter(database)
+        found[database] = StartWriter(database)
     return found[database]

@@ -31,7 +31,7 @@ from .faults import Evicted, NonRetryable, UnscopedTask, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import SignalMisfit
 from .records import MOST_LATER
-from .replay import Place
+from .replay import CallPlace
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
@@ -48,7 +48,7 @@ class Step(Generic[T_co]):
     def __init__(
         self,
         core: Core,
-        place: Place,
+        place: CallPlace,
         found: Stored | None,
         act: Callable[[Stored | None], Coroutine[Any, Any, Stored]],
         decode: Callable[[Stored], T_co],
@@ -120,7 +120,7 @@ class Attempts:
 
     core: Core
     scope: Scope
-    place: Place
+    place: CallPlace
     kind: Kind
     options: Options
     attempt: Attempt

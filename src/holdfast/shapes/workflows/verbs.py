@@ -27,7 +27,7 @@ from .runs import RunFilter, RunView
 from .states import STATES
 from .timeline import Entry, Sent, messages, recorded, timeline
 
-MOST = 1000
+MOST_RUNS = 1000
 PATIENCE = 2.0  # seconds of a search
 
 
@@ -76,8 +76,10 @@ def list_runs(
 ) -> Procedure[Page]:
     """The newest first. A search for few among many stops after `patience` seconds, and returns where to continue."""
     wanted = wanted or RunFilter()
-    if not 1 <= limit <= MOST:
-        raise Refused("limit", f"the limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
+    if not 1 <= limit <= MOST_RUNS:
+        raise Refused(
+            "limit", f"the limit must be between 1 and {MOST_RUNS}, not {limit}", most=MOST_RUNS, limit=limit
+        )
     for state in wanted.states or ():
         if state not in STATES:
             raise ConfigurationError(f"there is no state {state!r} of runs (known: {', '.join(STATES)})")

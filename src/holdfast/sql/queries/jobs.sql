@@ -36,7 +36,7 @@ FROM holdfast.enqueue($1::text, $2::text::jsonb, $3::text, $4::text, $5::text::i
                       max_attempts => $8::text::int, version => $9::text::int, tags => $10::text::text[], metadata => $11::text::jsonb,
                       parent => $12::text::uuid, quiet => true) r;
 
--- name: fate
+-- name: job_status
 -- What became of a job, in one snapshot.
 -- $1 id, $2 queue
 SELECT CASE w.status WHEN 'blocked' THEN 'dead_letter' ELSE 'waiting' END AS state, NULL::text, w.last_error, w.attempts FROM holdfast.work w WHERE w.queue = $2 AND w.id = $1

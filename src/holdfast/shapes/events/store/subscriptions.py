@@ -215,7 +215,7 @@ def _counted(rows: Sequence[Row]) -> int:
     return int(rows[0][0][0])
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a subscription would be moved."""
 
     position: int
@@ -224,9 +224,9 @@ class Place(NamedTuple):
     last: int
 
 
-def place_in_log(to: int | datetime | str) -> Statement[Place]:
+def place_in_log(to: int | datetime | str) -> Statement[LogPosition]:
     word, position, at = _place(to, "end")
-    return named("place_in_log", (position, at, word), lambda rows: Place(*rows[0]))
+    return named("place_in_log", (position, at, word), lambda rows: LogPosition(*rows[0]))
 
 
 class Moved(NamedTuple):
@@ -234,7 +234,7 @@ class Moved(NamedTuple):
     left_out: int  # positions that became jobs before
 
 
-def reset(name: str, place: Place, *, again: bool) -> Statement[Moved]:
+def reset(name: str, place: LogPosition, *, again: bool) -> Statement[Moved]:
     params = (name, place.position, place.seq or 0, again)
     return named("reset_subscription", params, lambda rows: Moved(*(int(text) for text in rows[0][0][:2])))
 
