@@ -162,6 +162,8 @@ BEGIN
     -- What was recorded is nobody's to change: a failure that is to be tried again is removed, a record that code no longer asks for loses its place.
     GRANT UPDATE (state, error) ON holdfast.workflow_runs TO {{operator_rw}};
     GRANT UPDATE (ordinal), DELETE ON holdfast.workflow_steps TO {{operator_rw}};
+    GRANT UPDATE (taken_by), DELETE ON holdfast.workflow_signals TO {{operator_rw}};   -- one that code cannot take is dropped
+    GRANT DELETE ON holdfast.workflow_signal_keys TO {{operator_rw}};
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

@@ -338,7 +338,7 @@ class DatabaseJournal:
                 break
             if not await self._is_busy(answer):
                 raise ConfigurationError(
-                    "continue_as_new(): a child or a call is still open. Wait for it first, or start the child with "
+                    "continue_as_new(): a child is still open. Wait for its end first, or start it with "
                     'on_cancel="abandon"'
                 )
         cancelled = self.cancelled.is_set()

@@ -209,14 +209,16 @@ SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid A
 SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
 
 -- name: workflow_drop_signal
--- A signal that code cannot take is dropped. The call that took it is asked again, and whatever else it took is unread again.
+-- A signal that code cannot take is dropped, and its key may be sent again. The call that took it is asked again, and whatever else it took is unread again.
 -- $1 run, $2 the key of that call, $3 which of those that it took
 WITH bad AS MATERIALIZED (
-    SELECT s.seq FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.taken_by = $2 ORDER BY s.seq OFFSET $3::int - 1 LIMIT 1
+    SELECT s.seq, s.idempotency_key FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.taken_by = $2 ORDER BY s.seq OFFSET $3::int - 1 LIMIT 1
 ), others AS (
     UPDATE holdfast.workflow_signals s SET taken_by = NULL FROM bad b WHERE s.run_id = $1::uuid AND s.taken_by = $2 AND s.seq <> b.seq
 ), record AS (
     DELETE FROM holdfast.workflow_steps s USING bad WHERE s.run_id = $1::uuid AND s.key = $2
+), key AS (
+    DELETE FROM holdfast.workflow_signal_keys k USING bad b WHERE k.run_id = $1::uuid AND k.idempotency_key = b.idempotency_key
 )
 DELETE FROM holdfast.workflow_signals s USING bad b WHERE s.run_id = $1::uuid AND s.seq = b.seq RETURNING s.name;
 
