@@ -11,6 +11,7 @@ from holdfast import Holdfast, Signal, Workflow
 from holdfast.model.job import Grant
 from holdfast.shapes.workflows import store
 from holdfast.shapes.workflows.runs import drop_signal
+from holdfast.shapes.workflows.verbs import WorkflowVerbs
 from holdfast.testing import Kit
 
 LEVELS = (psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ)
@@ -188,3 +189,52 @@ def test_children_of_two_eras_that_have_ended_before_they_are_asked_for(shop: Sh
         assert shop.ship.get(child).signal(NOTE(value))
         kit.run_worker()
     assert kit.workflows.run(run) == 201
+
+
+def test_a_call_that_lost_is_not_running_in_a_run_that_has_ended(app: Holdfast, kit: Kit) -> None:
+    """And a fork of the run does not wait for it."""
+
+    @app.task(queue="slow")
+    async def price(n: int) -> int:
+        return n
+
+    @app.workflow(sticky=0.05)
+    async def quote(wf: Workflow) -> int:
+        which, _ = await wf.first(wf.call(price, 7), wf.sleep(60))
+        await wf.sleep(60)
+        return which
+
+    kit.create_queues()
+    run = quote.using(id="q").start()
+    for _ in range(3):
+        kit.run_worker(queues=["workflows"])
+        kit.clock.advance(61)
+    assert run.state()[0] == "completed"
+    assert [(entry.key, entry.outcome) for entry in run.timeline()][0] == ("price", "cancelled")
+    WorkflowVerbs(app.database, "ann").fork("q", "sleep", new_id="q2")
+    for _ in range(2):
+        kit.run_worker(queues=["workflows"])
+        kit.clock.advance(61)
+    assert quote.get("q2").state()[0] == "completed"
+
+
+def test_a_fork_makes_a_call_again_that_its_run_left(app: Holdfast, kit: Kit) -> None:
+    @app.task(queue="slow")
+    async def price(n: int) -> int:
+        return n
+
+    @app.workflow(sticky=0.05)
+    async def quote(wf: Workflow) -> list[int]:
+        call = wf.call(price, 7)
+        which, _ = await wf.first(call, wf.sleep(60))
+        await wf.sleep(60)
+        return [which, await call]
+
+    kit.create_queues()
+    quote.using(id="q").start()
+    for _ in range(3):
+        kit.run_worker(queues=["workflows"])
+        kit.clock.advance(61)
+    kit.sql("SELECT holdfast.workflow_terminate('quote', 'q', 'enough')")
+    WorkflowVerbs(app.database, "ann").fork("q", "sleep", new_id="q2")
+    assert kit.workflows.run(quote.get("q2")) == [1, 7]

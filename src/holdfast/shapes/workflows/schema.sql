@@ -1188,7 +1188,7 @@ BEGIN
         UNION ALL
         SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row) WHERE h.run_id = run AND h.era = old.era
     ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'generation', 0)) p
-    WHERE p.key = ANY (keys);
+    WHERE p.key = ANY (keys) AND p.outcome <> 'calling';   -- only the old run would hear of the end of those
     INSERT INTO holdfast.workflow_signals
     SELECT p.* FROM (
         SELECT to_jsonb(s) AS row FROM holdfast.workflow_signals s WHERE s.run_id = run

@@ -310,6 +310,55 @@ BEGIN
     UPDATE holdfast.work w SET payload = input, attempts = 0 WHERE w.queue = of_queue AND w.id = run;
 END $$;
 
+-- Another run with the records of this one under `keys` in its last era: its code is replayed up to there, and continues. It has the same input, the signals
+-- that those records have not taken, whenever they were sent, and the ends of children that they started. Nobody but the operator is its parent.
+-- `conflict`: exists (the id is taken), queue (it is gone), or input (of an ended run it is no longer kept).
+CREATE OR REPLACE FUNCTION holdfast.workflow_fork(run uuid, keys text[], from_key text, new_id text, new_version int, OUT run_id uuid, OUT conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    old   record;
+    job   record;
+    place text;
+BEGIN
+    SELECT r.* INTO old FROM holdfast.workflow_runs r WHERE r.id = run;
+    SELECT j.* INTO job FROM (
+        SELECT w.payload, w.priority, w.metadata FROM holdfast.work w WHERE w.queue = old.queue AND w.id = run
+        UNION ALL SELECT d.payload, d.priority, d.metadata FROM holdfast.dead_letters d WHERE d.id = run
+        UNION ALL SELECT a.payload, a.priority, a.metadata FROM holdfast.archive a WHERE a.slot = ANY (holdfast.archive_slots_of(run)) AND a.id = run
+    ) j LIMIT 1;
+    IF NOT FOUND THEN
+        conflict := 'input';
+        RETURN;
+    END IF;
+    place := CASE WHEN new_version <> old.version THEN (SELECT t.queue FROM holdfast.workflow_types t WHERE t.workflow = old.workflow AND t.version = new_version) END;
+    SELECT b.run_id, b.conflict INTO run_id, conflict
+    FROM holdfast.workflow_begin(old.workflow, job.payload, new_id, coalesce(new_version, old.version), coalesce(place, old.queue), 'refuse', '0', NULL, job.priority,
+                                 old.tags, job.metadata - 'workflow', true, NULL, NULL, 'cancel') b;
+    IF conflict IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- What began before its first claim has a history: so its first claim is not of generation 1, which has none.
+    UPDATE holdfast.work w SET lease_generation = 1 WHERE w.queue = coalesce(place, old.queue) AND w.id = run_id;
+    UPDATE holdfast.workflow_runs r SET forked_from = run, forked_key = from_key, seed = coalesce(old.seed, run), era = old.era, era_at = old.era_at WHERE r.id = run_id;
+    INSERT INTO holdfast.workflow_steps
+    SELECT p.* FROM (
+        SELECT to_jsonb(s) AS row FROM holdfast.workflow_steps s WHERE s.run_id = run
+        UNION ALL
+        SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row) WHERE h.run_id = run AND h.era = old.era
+    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'generation', 0)) p
+    WHERE p.key = ANY (keys) AND p.outcome <> 'calling';   -- only the old run would hear of the end of those
+    INSERT INTO holdfast.workflow_signals
+    SELECT p.* FROM (
+        SELECT to_jsonb(s) AS row FROM holdfast.workflow_signals s WHERE s.run_id = run
+        UNION ALL
+        SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.signals) AS e(row) WHERE h.run_id = run AND h.era = old.era
+    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_signals, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'taken_by', NULL)) p
+    WHERE (s.row->>'taken_by' = ANY (keys)) IS NOT TRUE AND (p.name !~ ':' OR (p.name ~ '^child:' AND substr(p.name, 7) = ANY (keys)))
+    ON CONFLICT DO NOTHING;
+END $$;
+
 -- Forget runs that ended before the retention, but for those tagged `forever`, and empty days of the history. Returns how many rows or slots went.
 CREATE OR REPLACE FUNCTION holdfast.empty_workflow_slots(most int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
