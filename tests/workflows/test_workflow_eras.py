@@ -210,7 +210,7 @@ def test_a_call_that_lost_is_not_running_in_a_run_that_has_ended(app: Holdfast, 
         kit.run_worker(queues=["workflows"])
         kit.clock.advance(61)
     assert run.state()[0] == "completed"
-    assert [(entry.key, entry.outcome) for entry in run.timeline()][0] == ("price", "cancelled")
+    assert next((entry.key, entry.outcome) for entry in run.timeline()) == ("price", "cancelled")
     WorkflowVerbs(app.database, "ann").fork("q", "sleep", new_id="q2")
     for _ in range(2):
         kit.run_worker(queues=["workflows"])
