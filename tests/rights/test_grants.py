@@ -251,6 +251,7 @@ workflow_child       -         -         -       X       -            -
 workflow_publish     -         -         -       X       -            -
 workflow_call        -         -         -       X       -            -
 workflow_next_era    -         -         -       X       -            -
+workflow_begin_era   -         -         -       X       -            -
 workflow_reopen      -         -         -       X       -            X
 workflow_fork        -         -         -       -       -            X
 workflow_settle_lost -         -         -       X       -            -

@@ -108,6 +108,26 @@ def test_the_key_of_a_dropped_signal_may_be_sent_again(runs: Runs, sender: psyco
             assert runs.run(drop_signal(owner.id, "go", 1)) == name
 
 
+def test_a_signal_that_no_code_has_seen_keeps_its_place_and_key_over_eras(app: Holdfast, kit: Kit) -> None:
+    """It lost in `first`, and another came later."""
+    other = Signal("other", int)
+
+    @app.workflow(sticky=0.05)
+    async def chooses(wf: Workflow, era: int = 0) -> list[Any]:
+        if era == 0:
+            await wf.first(wf.signal(other), wf.signal(NOTE))
+            wf.continue_as_new(1)
+        notes = [await wf.signal(NOTE, timeout=5) for _ in range(3)]
+        return [[note.value, note.key] for note in notes if note]
+
+    kit.create_queues()
+    run = chooses.start()
+    assert run.signal(other(1))
+    for number in (1, 2):
+        assert run.signal(NOTE(10 * number), idempotency_key=f"n{number}")
+    assert kit.workflows.run(run) == [[10, "n1"], [20, "n2"]]
+
+
 class Shop:
     def __init__(self, app: Holdfast) -> None:
         @app.task(queue="slow")

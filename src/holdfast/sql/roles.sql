@@ -92,7 +92,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.workflow_result TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_terminate TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend, holdfast.workflow_child,
-        holdfast.workflow_call, holdfast.workflow_publish, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots TO {{worker}};
+        holdfast.workflow_call, holdfast.workflow_publish, holdfast.workflow_next_era, holdfast.workflow_begin_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots TO {{worker}};
     GRANT SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types TO {{worker}};
     GRANT INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types TO {{worker}};
     GRANT UPDATE ON holdfast.workflow_runs TO {{worker}};

@@ -35,7 +35,7 @@ class LowWater:
         return time.monotonic() >= self.full_at
 
     def scanned(self, cost: float) -> None:
-        """A full scan has ended, after so many seconds."""
+        """A full scan has ended, which took `cost` seconds."""
         now = self._scanned_at = time.monotonic()
         self._earned_at = max(self._earned_at, now - _SAVED) + _SHARE * cost
         self.full_at = max(now + FULL_SCAN, self._earned_at)

@@ -241,7 +241,7 @@ async def call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: Info, is_async: bool
 ) -> Any:
     """In the context of a step: an async function here, a plain one in a thread."""
-    while not is_async and threads.abandoned >= _MOST_OVERDUE:
+    while not is_async and threads.abandoned >= _MOST_OVERDUE:  # noqa: ASYNC110 nobody tells their end
         await asyncio.sleep(_LOOK)
     made = begin(fn, info)
     try:

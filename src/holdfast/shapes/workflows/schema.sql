@@ -1094,8 +1094,9 @@ BEGIN
 END $$;
 
 -- The next era of a run under the same claim: what it recorded is folded, signals that were not taken stay. `answer`: ours, busy, lost, or open: a child is
--- still to end. A call that is still to end has lost: nothing waits for it.
-CREATE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+-- still to end. A call that is still to end has lost: nothing waits for it. `unseen`: the keys of records that took a signal which no code has seen; it is there again.
+CREATE FUNCTION holdfast.workflow_begin_era(
+    of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, unseen text[], OUT answer text, OUT at timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '250ms'
@@ -1118,10 +1119,17 @@ BEGIN
         RETURN;
     END IF;
     at := holdfast.now();
+    UPDATE holdfast.workflow_signals s SET taken_by = NULL WHERE s.run_id = run AND s.taken_by = ANY (unseen);
     PERFORM holdfast.workflow_fold(ARRAY[run], true);
-    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_next_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
+    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_begin_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
     UPDATE holdfast.work w SET payload = input, attempts = 0 WHERE w.queue = of_queue AND w.id = run;
 END $$;
+
+-- The same, as code that knows migration 17 calls it.
+CREATE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+    LANGUAGE sql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT e.answer, e.at FROM holdfast.workflow_begin_era(of_queue, run, under, token, from_era, input, '{}') e $$;
 
 -- A run whose job was brought back after its end is open again, with what it had recorded in its last era. False: it is open.
 CREATE FUNCTION holdfast.workflow_reopen(run uuid) RETURNS boolean
@@ -1288,4 +1296,4 @@ REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfas
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
     holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish, holdfast.workflow_received_before,
-    holdfast.workflow_send_end FROM PUBLIC;
+    holdfast.workflow_send_end, holdfast.workflow_begin_era FROM PUBLIC;

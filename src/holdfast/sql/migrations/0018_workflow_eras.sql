@@ -281,8 +281,9 @@ BEGIN
 END $$;
 
 -- The next era of a run under the same claim: what it recorded is folded, signals that were not taken stay. `answer`: ours, busy, lost, or open: a child is
--- still to end. A call that is still to end has lost: nothing waits for it.
-CREATE OR REPLACE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+-- still to end. A call that is still to end has lost: nothing waits for it. `unseen`: the keys of records that took a signal which no code has seen; it is there again.
+CREATE FUNCTION holdfast.workflow_begin_era(
+    of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, unseen text[], OUT answer text, OUT at timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '250ms'
@@ -305,10 +306,17 @@ BEGIN
         RETURN;
     END IF;
     at := holdfast.now();
+    UPDATE holdfast.workflow_signals s SET taken_by = NULL WHERE s.run_id = run AND s.taken_by = ANY (unseen);
     PERFORM holdfast.workflow_fold(ARRAY[run], true);
-    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_next_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
+    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_begin_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
     UPDATE holdfast.work w SET payload = input, attempts = 0 WHERE w.queue = of_queue AND w.id = run;
 END $$;
+
+-- The same, as code that knows migration 17 calls it.
+CREATE OR REPLACE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+    LANGUAGE sql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT e.answer, e.at FROM holdfast.workflow_begin_era(of_queue, run, under, token, from_era, input, '{}') e $$;
 
 -- Another run with the records of this one under `keys` in its last era: its code is replayed up to there, and continues. It has the same input, the signals
 -- that those records have not taken, whenever they were sent, and the ends of children that they started. Nobody but the operator is its parent.
@@ -398,9 +406,9 @@ BEGIN
     RETURN gone + n;
 END $$;
 
-REVOKE ALL ON FUNCTION holdfast.workflow_received_before, holdfast.workflow_send_end FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.workflow_received_before, holdfast.workflow_send_end, holdfast.workflow_begin_era FROM PUBLIC;
 
--- Roles that were given rights get those on what is new: who reads runs, and who acts on them as an operator.
+-- Roles that were given rights get those on what is new: who reads runs, who acts on them as an operator, and workers.
 DO $do$
 DECLARE
     granted text;
@@ -414,6 +422,10 @@ BEGIN
         FROM (VALUES ('UPDATE (taken_by), DELETE ON holdfast.workflow_signals'), ('DELETE ON holdfast.workflow_signal_keys')) AS n(rights)
         CROSS JOIN pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS had
         WHERE c.oid = 'holdfast.workflow_steps'::regclass AND had.privilege_type = 'DELETE' AND had.grantee NOT IN (0, c.relowner)
+      UNION ALL
+        SELECT format('GRANT EXECUTE ON FUNCTION holdfast.workflow_begin_era TO %s', had.grantee::regrole::text)
+        FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS had
+        WHERE p.pronamespace = 'holdfast'::regnamespace AND p.proname = 'workflow_next_era' AND had.privilege_type = 'EXECUTE' AND had.grantee NOT IN (0, p.proowner)
     LOOP
         EXECUTE granted;
     END LOOP;
