@@ -40,7 +40,7 @@ WRITES = (
     "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
     "workflow fork {failed_run} --from charge", "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
-    "workflow retry {failed_run}", "workflow retry {parted_run} --accept --yes --app tests.rights.commands:declared",
+    "workflow retry {failed_run}", "workflow retry {parted_run} --accept --yes --app tests.rights.commands:declared", "workflow retry {unfit_run} --drop-signal --yes",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
@@ -120,6 +120,11 @@ UPDATE holdfast.work w SET status = 'held', hold_reason = 'diverged' FROM holdfa
 UPDATE holdfast.workflow_runs SET state = 'diverged' WHERE key = 'parted';
 INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome)
 SELECT id, 1, 0, holdfast.now(), holdfast.now(), 'charge', 'step', 'done' FROM holdfast.workflow_runs WHERE key = 'parted';
+SELECT holdfast.workflow_start('checkout', '{}', 'unfit', 1, 'workflows'), holdfast.workflow_signal('checkout', 'unfit', 'go', '"x"', 'click-1');
+UPDATE holdfast.work w SET status = 'held', hold_reason = 'diverged: the payload of signal ''go'', number 1 that ''go'' took, does not fit the code: x' FROM holdfast.workflow_runs r
+WHERE w.queue = 'workflows' AND w.id = r.id AND r.key = 'unfit';
+UPDATE holdfast.workflow_runs SET state = 'diverged' WHERE key = 'unfit';
+UPDATE holdfast.workflow_signals SET taken_by = 'go';
 SELECT holdfast.workflow_end(ARRAY(SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'), '{failed}', '{NULL}', '{NULL}');
 """
 
@@ -155,6 +160,7 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
             "ping": "SELECT id FROM holdfast.webhook_deliveries",
             "run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'open'",
             "parted_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'parted'",
+            "unfit_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'unfit'",
             "failed_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'",
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",

@@ -117,7 +117,8 @@ webhook_requests -      -            -
 webhook_writes  -       S            S
 workflow_runs   SU      S            Su
 workflow_steps  SIU     S            SuD
-workflow_signals S      S            S
+workflow_signals S      S            SuD
+workflow_signal_keys -  S            SD
 workflow_history S      S            S
 workflow_types  SIU     S            S
 workflow_calls  -       S            S
@@ -148,6 +149,7 @@ COLUMNS = {
     ("workflow_runs.error", "operator_rw"): "UPDATE",
     ("workflow_runs.state", "operator_rw"): "UPDATE",
     ("workflow_steps.ordinal", "operator_rw"): "UPDATE",
+    ("workflow_signals.taken_by", "operator_rw"): "UPDATE",
     **{
         (f"webhook_{table}.{column}", role): "SELECT"
         for table, role, columns in (
@@ -249,6 +251,7 @@ workflow_child       -         -         -       X       -            -
 workflow_publish     -         -         -       X       -            -
 workflow_call        -         -         -       X       -            -
 workflow_next_era    -         -         -       X       -            -
+workflow_begin_era   -         -         -       X       -            -
 workflow_reopen      -         -         -       X       -            X
 workflow_fork        -         -         -       -       -            X
 workflow_settle_lost -         -         -       X       -            -
@@ -263,6 +266,8 @@ workflow_ask_cancel  -         -         -       -       -            -
 workflow_fold        -         -         -       -       -            -
 workflow_outcome     -         -         -       -       -            -
 workflow_watch       -         -         -       -       -            -
+workflow_send_end    -         -         -       -       -            -
+workflow_received_before - - -       -       -            -
 members_ended        -         -         -       -       -            -
 rebase_events        -         -         -       -       -            X
 erase_events         -         -         -       -       -            X

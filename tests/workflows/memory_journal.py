@@ -53,7 +53,6 @@ class Store:
     states: list[str] = field(default_factory=list)  # what it said of compensating
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)  # attempts
-    sent_again: list[str] = field(default_factory=list)  # keys
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
     def written(self) -> list[str]:
@@ -190,13 +189,6 @@ class MemoryJournal:
     async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
         return None
 
-    async def send_again(self, name: str, key: str, payload: str) -> None:
-        self._write()
-        if key not in self.store.sent_again:
-            self.store.sent_again.append(key)
-            self.store.signals.append((name, json.loads(payload)))
-        self._wrote()
-
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
         await asyncio.sleep(0)
         if not resting:
@@ -237,8 +229,14 @@ class MemoryJournal:
         self.store.calls[row.key] = jobs
         self.store.put(row)
 
-    async def continue_as_new(self, payload: str) -> History:
+    async def continue_as_new(self, payload: str, unseen: Sequence[str] = ()) -> History:
         self._write()
+        rows = [row.record for row in self.store.rows if row.record.key in unseen]
+        again = [
+            (row.key.rpartition("/")[2].partition("#")[0], json.loads(row.result or "{}")["value"])
+            for row in rows
+        ]
+        self.store.signals[:0] = again
         self.store.era += 1
         self.store.rows = []
         self.store.payload = payload

@@ -20,8 +20,11 @@ from holdfast import (
     SyncWorkflow,
     Workflow,
     current_step,
+    telemetry,
 )
 from holdfast.model.outcome import Cancelled, Completed, Suspended
+from holdfast.runtime.threads import Threads
+from holdfast.shapes.workflows import bodies
 from holdfast.shapes.workflows.drive import drive
 from holdfast.testing import Kit
 
@@ -164,6 +167,39 @@ async def test_what_a_plain_function_did_is_undone_after_it_has_ended(fails: boo
     assert ran == ["charged", "refunded"]
     outcomes = [row.record.outcome for row in store.rows if row.record.kind != "compensation"]
     assert outcomes == (["cancelled"] if fails else ["done", "cancelled"])
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_threads_that_go_on_after_their_timeout_are_told_and_bounded(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each attempt of a function that hangs would leave one more."""
+    may_end, told = threading.Event(), []
+    monkeypatch.setattr(bodies, "threads", Threads())
+    monkeypatch.setattr(bodies, "_MOST_OVERDUE", most)
+
+    def emit(event: str, **fields: Any) -> None:
+        if event == "workflow.step_overdue":
+            told.append((fields["key"], fields["attempt"]))
+
+    monkeypatch.setattr(telemetry, "emit", emit)
+
+    def hangs() -> None:
+        ran.append("begun")
+        assert may_end.wait(60)
+
+    async def flow(wf: Workflow) -> list[str]:
+        said = []
+        try:
+            await wf.using(timeout=0.02, max_attempts=4, retry=QUICK, name="hangs").step(hangs)
+        except StepFailed as failed:
+            said.append(failed.kind)
+        may_end.set()
+        return [*said, await wf.using(name="next").step(str, "ran")]
+
+    assert result(await run(flow)) == ["StepTimeout", "ran"]
+    assert len(ran) == most
+    assert told == [("hangs", number) for number in (1, 2, 3, 4)]
 
 
 # What is left of attempts that failed

@@ -517,7 +517,7 @@ async def test_a_replay_that_checks_code_runs_no_body() -> None:
 
 async def test_continue_as_new_with_an_open_child_fails_the_run_in_words() -> None:
     class Open(MemoryJournal):
-        async def continue_as_new(self, payload: str) -> History:
+        async def continue_as_new(self, payload: str, unseen: Sequence[str] = ()) -> History:
             raise ConfigurationError("continue_as_new(): a child or a call is still open")
 
     async def flow(wf: Workflow) -> None:

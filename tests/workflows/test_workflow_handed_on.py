@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.workflows.memory_journal import Crash, MemoryJournal, Store, code_of, run
+from tests.workflows.memory_journal import BEGIN, Crash, MemoryJournal, Store, code_of, run
 
 from holdfast import Holdfast, Signal, StepFailed, Workflow
 from holdfast.model.outcome import Completed, Released, Suspended
 from holdfast.shapes.workflows.drive import drive
+from holdfast.shapes.workflows.handed_on import HandedOn
 from holdfast.shapes.workflows.journal import Record, Stored, Wait
+from holdfast.shapes.workflows.replay import Replay
 from holdfast.testing import Kit
 
 A, B = Signal("a", int), Signal("b", int)
@@ -202,4 +204,16 @@ def test_signals_are_taken_once_wherever_the_owner_is_lost(app: Holdfast, kit: K
     kit.create_queues()
     report = kit.workflows.crash_everywhere(start, points=["decide.done", "era.before"])
     report.assert_same()
-    assert report.outcomes[""] == [0, 2, 30, 0, 3, [40, 50], [10, 20]]
+    assert report.outcomes[""] == [0, 2, 10, 0, 3, [20, 30], [40, 50]]  # the oldest first
+
+
+def test_what_is_left_is_named_by_the_record_that_took_it() -> None:
+    """A signal may be handed on from one branch that lost to another."""
+    rows = [
+        Stored(Record("g1.1/b", "signal", "done", 0, '{"value": 1}'), 1, BEGIN),
+        Stored(Record("g2.1/b", "signal", "done", 0, '{"value": 1, "from": ["g1.1/b"]}'), 1, BEGIN),
+    ]
+    handed = HandedOn(Replay(rows))
+    for key in ("g1.1/b", "g2.1/b"):
+        handed.lose([None, ("b", key)], 0)
+    assert handed.left() == ["g1.1/b"]

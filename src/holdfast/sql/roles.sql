@@ -92,7 +92,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.workflow_result TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_terminate TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend, holdfast.workflow_child,
-        holdfast.workflow_call, holdfast.workflow_publish, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots TO {{worker}};
+        holdfast.workflow_call, holdfast.workflow_publish, holdfast.workflow_next_era, holdfast.workflow_begin_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots TO {{worker}};
     GRANT SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types TO {{worker}};
     GRANT INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types TO {{worker}};
     GRANT UPDATE ON holdfast.workflow_runs TO {{worker}};
@@ -162,6 +162,8 @@ BEGIN
     -- What was recorded is nobody's to change: a failure that is to be tried again is removed, a record that code no longer asks for loses its place.
     GRANT UPDATE (state, error) ON holdfast.workflow_runs TO {{operator_rw}};
     GRANT UPDATE (ordinal), DELETE ON holdfast.workflow_steps TO {{operator_rw}};
+    GRANT UPDATE (taken_by), DELETE ON holdfast.workflow_signals TO {{operator_rw}};   -- one that code cannot take is dropped
+    GRANT DELETE ON holdfast.workflow_signal_keys TO {{operator_rw}};
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

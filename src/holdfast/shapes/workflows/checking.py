@@ -96,7 +96,7 @@ class HistoryJournal:
         raise Evicted
 
     record = decide = receive = changed = suspend = transact = transact_blocking = _end
-    start = call = continue_as_new = compensates = child_end = send_again = _end
+    start = call = continue_as_new = compensates = child_end = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from uuid import uuid5
 
 from ... import failpoints, telemetry
 from ...db.faults import BadRow, Contended
@@ -219,13 +218,6 @@ class DatabaseJournal:
     async def child_end(self, name: str) -> tuple[Decided, str | None, str | None] | None:
         return await self._recorder.run(lambda: child_end(self._grant.id, name))
 
-    async def send_again(self, name: str, key: str, payload: str) -> None:
-        assert self._history is not None
-        history, once = self._history, uuid5(self._grant.id, f"{self._history.era}\n{key}")
-        await self._recorder.run(
-            lambda: store.signal(self._job._claimed.task, history.id, name, payload, f"again:{once}")
-        )
-
     async def suspend(self, waits: Sequence[Wait]) -> bool:
         return await self._recorder.suspend(self._grant, waits)
 
@@ -328,17 +320,17 @@ class DatabaseJournal:
             if not await self._is_busy(answer):
                 raise ConfigurationError(answer)
 
-    async def continue_as_new(self, payload: str) -> History:
+    async def continue_as_new(self, payload: str, unseen: Sequence[str] = ()) -> History:
         history = self._history
         assert history is not None
         era = history.era
         while True:
-            answer, at = await self._between("era", lambda: store.next_era(self._grant, era, payload))
+            answer, at = await self._between("era", lambda: store.next_era(self._grant, era, payload, unseen))
             if answer == "ours" and at is not None:
                 break
             if not await self._is_busy(answer):
                 raise ConfigurationError(
-                    "continue_as_new(): a child or a call is still open. Wait for it first, or start the child with "
+                    "continue_as_new(): a child is still open. Wait for its end first, or start it with "
                     'on_cancel="abandon"'
                 )
         cancelled = self.cancelled.is_set()

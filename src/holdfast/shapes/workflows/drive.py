@@ -48,10 +48,8 @@ async def drive(
         core = Core(journal, history, code.rules, fence)
         ended = await _once(core, code, arguments)
         if isinstance(ended, ContinueAsNew):
-            for name, key, payload in core.handed.left():  # signals that were not received stay
-                await journal.send_again(name, key, json.dumps(payload))
-            try:
-                history = await journal.continue_as_new(ended.payload)
+            try:  # signals that were not received stay
+                history = await journal.continue_as_new(ended.payload, core.handed.left())
             except (
                 ConfigurationError
             ) as error:  # a child or call is open: otherwise no later try would find it

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from .journal import Record, Stored, Wait
-from .replay import Replay
+from .replay import Replay, origins
 
 
 class HandedOn:
@@ -49,13 +49,15 @@ class HandedOn:
         values = [json.loads(found.record.result or "{}").get("value") for _, found in unseen]
         return self._record(wait, {"values": values}, [key for key, _ in unseen])
 
-    def left(self) -> list[tuple[str, str, object]]:
-        """Signals that nobody has seen: name, key and payload."""
-        return [
-            (name, key, json.loads(found.record.result or "{}").get("value"))
-            for name in self._lost
-            for key, found in self._unseen(name)
-        ]
+    def left(self) -> list[str]:
+        """The keys of the records that took a signal which nobody has seen."""
+        lost = [found for name in self._lost for _, found in self._unseen(name)]
+        return [key for found in lost for key in self._sources(found.record)]
+
+    def _sources(self, record: Record) -> list[str]:
+        """A signal may have been handed on to a branch that lost too."""
+        rows = [row.record for key in origins(record) if (row := self._replay.stored(key)) is not None]
+        return [key for row in rows for key in self._sources(row)] or [record.key]
 
     def _unseen(self, signal: str) -> list[tuple[str, Stored]]:
         found = []

@@ -195,10 +195,6 @@ class Journal(Protocol):
         not ended, or its message is unread."""
         ...
 
-    async def send_again(self, name: str, key: str, payload: str) -> None:
-        """A signal that was taken under `key` in this era, and that no code has seen, is unread again. Once."""
-        ...
-
     async def changed(self, until: datetime | None, *, resting: bool) -> bool:
         """Until an event for this run has come (signal, end of a child or call, cancel, pause) or the time is over:
         True. `resting`: nothing else of the run is running, so its slot may be given up; False then means that it has
@@ -230,8 +226,9 @@ class Journal(Protocol):
         """The jobs and a row `calling`, together. Their own settle turns it into done or failed, and wakes the run."""
         ...
 
-    async def continue_as_new(self, payload: str) -> History:
-        """Fold this era's history; the run continues in the next one under the same claim."""
+    async def continue_as_new(self, payload: str, unseen: Sequence[str] = ()) -> History:
+        """Fold this era's history; the run continues in the next one under the same claim. `unseen`: the keys of records
+        with a signal that no code has seen. It is unread again."""
         ...
 
 

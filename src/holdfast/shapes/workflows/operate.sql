@@ -120,8 +120,8 @@ WHERE r.ended_at IS NULL AND ($1::text IS NULL OR r.workflow = $1) AND r.id > co
 ORDER BY r.id LIMIT $3::int;
 
 -- name: workflow_timeline
--- The records of a run, in all its eras, in the order in which they were written: of an open era from its steps, of a folded one from the history. After them
--- the steps that its owner reports as running.
+-- The records of a run, in all its eras, in the order in which they were written: of an open era from its steps, of a folded one from the history: what had
+-- not ended there lost. After them the steps that its owner reports as running.
 -- $1 run
 WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
     SELECT w.lease_generation, c.worker FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id
@@ -129,17 +129,17 @@ WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
     UNION ALL SELECT d.lease_generation, d.claimed_by FROM holdfast.dead_letters d WHERE d.id = $1::uuid
     UNION ALL SELECT a.lease_generation, a.claimed_by FROM holdfast.archive a WHERE a.slot = ANY (holdfast.archive_slots_of($1::uuid)) AND a.id = $1::uuid
 )
-SELECT s.era, s.key, s.kind, s.outcome, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation,
+SELECT s.era, s.key, s.kind, CASE WHEN s.folded AND s.outcome IN ('calling', 'retrying') THEN 'cancelled' ELSE s.outcome END, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation,
        (SELECT o.worker FROM owner o WHERE o.lease_generation = s.generation LIMIT 1), s.result::text, s.error::text, s.linked
 FROM (
-    SELECT r.era, p.* FROM holdfast.workflow_runs r JOIN holdfast.workflow_steps p ON p.run_id = r.id WHERE r.id = $1::uuid
+    SELECT false AS folded, r.era, p.* FROM holdfast.workflow_runs r JOIN holdfast.workflow_steps p ON p.run_id = r.id WHERE r.id = $1::uuid
     UNION ALL
-    SELECT h.era, p.*
+    SELECT true, h.era, p.*
     FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row)
     CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, e.row || jsonb_build_object('run_id', h.run_id)) p
     WHERE h.run_id = $1::uuid
     UNION ALL
-    SELECT a.era, p.*
+    SELECT false, a.era, p.*
     FROM holdfast.workflow_at_work a JOIN holdfast.workflow_runs r ON r.id = a.run_id AND r.era = a.era AND r.ended_at IS NULL
     JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id AND w.status = 'processing' AND w.lease_generation = a.generation
     CROSS JOIN LATERAL jsonb_array_elements(a.steps) AS e(row)
@@ -209,14 +209,16 @@ SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid A
 SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
 
 -- name: workflow_drop_signal
--- A signal that code cannot take is dropped. The call that took it is asked again, and whatever else it took is unread again.
+-- A signal that code cannot take is dropped, and its key may be sent again. The call that took it is asked again, and whatever else it took is unread again.
 -- $1 run, $2 the key of that call, $3 which of those that it took
 WITH bad AS MATERIALIZED (
-    SELECT s.seq FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.taken_by = $2 ORDER BY s.seq OFFSET $3::int - 1 LIMIT 1
+    SELECT s.seq, s.idempotency_key FROM holdfast.workflow_signals s WHERE s.run_id = $1::uuid AND s.taken_by = $2 ORDER BY s.seq OFFSET $3::int - 1 LIMIT 1
 ), others AS (
     UPDATE holdfast.workflow_signals s SET taken_by = NULL FROM bad b WHERE s.run_id = $1::uuid AND s.taken_by = $2 AND s.seq <> b.seq
 ), record AS (
     DELETE FROM holdfast.workflow_steps s USING bad WHERE s.run_id = $1::uuid AND s.key = $2
+), key AS (
+    DELETE FROM holdfast.workflow_signal_keys k USING bad b WHERE k.run_id = $1::uuid AND k.idempotency_key = b.idempotency_key
 )
 DELETE FROM holdfast.workflow_signals s USING bad b WHERE s.run_id = $1::uuid AND s.seq = b.seq RETURNING s.name;
 

@@ -197,9 +197,9 @@ SELECT holdfast.workflow_call($1, $2::uuid, $3::bigint, $4::uuid, $5::text::json
 -- $1 queue, $2 id, $3 generation, $4 token, $5 rows as JSON, $6 events as JSON, $7 what its code says of itself (NULL: nothing new)
 SELECT p.answer, p.at FROM holdfast.workflow_publish($1, $2::uuid, $3::bigint, $4::uuid, $5::text::jsonb, $6::text::jsonb, $7::text::jsonb) p;
 
--- name: workflow_next_era
--- $1 queue, $2 id, $3 generation, $4 token, $5 the era that ends, $6 input
-SELECT e.answer, e.at FROM holdfast.workflow_next_era($1, $2::uuid, $3::bigint, $4::uuid, $5::int, $6::text::jsonb) e;
+-- name: workflow_begin_era
+-- $1 queue, $2 id, $3 generation, $4 token, $5 the era that ends, $6 input, $7 keys of records with a signal that no code has seen
+SELECT e.answer, e.at FROM holdfast.workflow_begin_era($1, $2::uuid, $3::bigint, $4::uuid, $5::int, $6::text::jsonb, $7::text[]) e;
 
 -- name: workflow_lock
 -- anywhere

@@ -89,6 +89,15 @@ CREATE TABLE holdfast.workflow_signals (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX workflow_signals_once ON holdfast.workflow_signals (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
+-- Keys of signals that eras before have received: the same key is not sent again to that run.
+CREATE TABLE holdfast.workflow_signal_keys (
+    run_id          uuid NOT NULL,
+    idempotency_key text NOT NULL,   -- as in workflow_signals
+    kept_at         timestamptz NOT NULL,   -- when that era ended: forgotten after the retention
+    PRIMARY KEY (run_id, idempotency_key)
+);
+CREATE INDEX workflow_signal_keys_kept ON holdfast.workflow_signal_keys USING brin (kept_at);
+
 -- What ended runs, and eras that were left, had recorded: a ring of 32 days, as the archive has.
 CREATE TABLE holdfast.workflow_history (
     slot    int   NOT NULL,
@@ -360,6 +369,20 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Whether an era before has received a signal under this key. Asked after the insert of the new one, which waits for an era that ends. A snapshot of a whole
+-- transaction may be older than that end: then the key is written, which is refused with 40001 if it is there.
+CREATE FUNCTION holdfast.workflow_received_before(run uuid, once_key text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
+        RETURN EXISTS (SELECT FROM holdfast.workflow_signal_keys k WHERE k.run_id = run AND k.idempotency_key = once_key);
+    END IF;
+    INSERT INTO holdfast.workflow_signal_keys (run_id, idempotency_key, kept_at) VALUES (run, once_key, holdfast.now()) ON CONFLICT DO NOTHING;
+    RETURN NOT FOUND;
+END $$;
+
 -- Leave a message for a run: sent, duplicate, ended or unknown.
 CREATE FUNCTION holdfast.workflow_send(run uuid, signal text, body jsonb, once_key text) RETURNS text
     LANGUAGE plpgsql
@@ -370,6 +393,7 @@ CREATE FUNCTION holdfast.workflow_send(run uuid, signal text, body jsonb, once_k
     AS $$
 DECLARE
     known record;
+    new_seq bigint;
 BEGIN
     SELECT r.queue, r.ended_at, r.waits, r.asleep, r.paused_at INTO known FROM holdfast.workflow_runs r WHERE r.id = run FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -378,8 +402,11 @@ BEGIN
         RETURN 'ended';
     END IF;
     INSERT INTO holdfast.workflow_signals (run_id, name, payload, idempotency_key, sent_at) VALUES (run, signal, body, once_key, holdfast.now())
-    ON CONFLICT (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
+    ON CONFLICT (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING seq INTO new_seq;
     IF NOT FOUND THEN
+        RETURN 'duplicate';
+    ELSIF (CASE WHEN starts_with(once_key, 'user:') THEN holdfast.workflow_received_before(run, once_key) END) THEN
+        DELETE FROM holdfast.workflow_signals s WHERE s.run_id = run AND s.seq = new_seq;
         RETURN 'duplicate';
     END IF;
     IF known.paused_at IS NULL AND signal = ANY (known.waits) THEN
@@ -610,16 +637,22 @@ BEGIN
                                                    WHERE c.parent_id = ANY (gone.runs) AND c.ended_at IS NULL AND c.on_cancel = 'cancel'), 'its parent has ended');
     END IF;
     IF gone.awaited THEN
-        FOR item IN SELECT w.run, 'child:' || w.key AS name, holdfast.workflow_outcome(r.state, r.result, r.error) AS outcome
+        FOR item IN SELECT w.run, 'child:' || w.key AS name, r.id AS child, holdfast.workflow_outcome(r.state, r.result, r.error) AS outcome
                     FROM holdfast.workflow_runs r
                     CROSS JOIN LATERAL (SELECT r.parent_id, r.parent_key WHERE r.parent_id IS NOT NULL
                                         UNION SELECT x.run, x.key FROM jsonb_to_recordset(r.watchers) AS x(run uuid, key text)) AS w(run, key)
                     WHERE r.id = ANY (gone.runs) ORDER BY w.run, r.id LOOP
-            PERFORM holdfast.workflow_send(item.run, item.name, item.outcome, item.name);
+            PERFORM holdfast.workflow_send_end(item.run, item.name, item.child, item.outcome);
         END LOOP;
     END IF;
     RETURN cardinality(gone.runs);
 END $$;
+
+-- The end of a child or of called jobs, as a message. `linked`, as in the record of its start, tells it from another of the same key in a later era.
+CREATE FUNCTION holdfast.workflow_send_end(run uuid, name text, linked uuid, outcome jsonb) RETURNS void
+    LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT holdfast.workflow_send(run, name, outcome || jsonb_build_object('linked', linked), name || ':' || linked) $$;
 
 -- The end of a run, as the message to the runs that wait for it.
 CREATE FUNCTION holdfast.workflow_outcome(state text, result jsonb, error jsonb) RETURNS jsonb
@@ -628,7 +661,8 @@ CREATE FUNCTION holdfast.workflow_outcome(state text, result jsonb, error jsonb)
     AS $$ SELECT jsonb_build_object('outcome', CASE state WHEN 'completed' THEN 'done' ELSE 'failed' END, 'result', result,
                                     'error', coalesce(error, CASE WHEN state <> 'completed' THEN jsonb_build_object('kind', 'Workflow' || initcap(state), 'message', '') END)) $$;
 
--- What these runs recorded becomes one row of the history each. `goes_on`: they have another era, and messages that were not taken stay.
+-- What these runs recorded becomes one row of the history each. `goes_on`: they have another era, signals that were not taken stay, and so do the keys of those
+-- that were.
 CREATE FUNCTION holdfast.workflow_fold(runs uuid[], goes_on boolean) RETURNS void
     LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -638,7 +672,10 @@ CREATE FUNCTION holdfast.workflow_fold(runs uuid[], goes_on boolean) RETURNS voi
         WITH step AS (
             DELETE FROM holdfast.workflow_steps s WHERE s.run_id = ANY (runs) RETURNING s.*
         ), signal AS (
-            DELETE FROM holdfast.workflow_signals s WHERE s.run_id = ANY (runs) AND (s.taken_by IS NOT NULL OR NOT goes_on) RETURNING s.*
+            DELETE FROM holdfast.workflow_signals s WHERE s.run_id = ANY (runs) AND (s.taken_by IS NOT NULL OR s.name ~ ':' OR NOT goes_on) RETURNING s.*
+        ), kept AS (
+            INSERT INTO holdfast.workflow_signal_keys (run_id, idempotency_key, kept_at)
+            SELECT s.run_id, s.idempotency_key, holdfast.now() FROM signal s WHERE goes_on AND starts_with(s.idempotency_key, 'user:') ON CONFLICT DO NOTHING
         ), steps AS (
             SELECT s.run_id, jsonb_agg(to_jsonb(s) - 'run_id' ORDER BY s.n) AS of_run FROM step s GROUP BY s.run_id
         ), signals AS (
@@ -739,6 +776,11 @@ BEGIN
         outcome := hit.outcome; result := hit.result; error := hit.error; attempts := hit.attempts; linked := hit.linked;
         generation := hit.generation; at := hit.ended_at;
         RETURN;
+    END IF;
+    IF of_kind IN ('child', 'call') THEN   -- the end of another under this key, of an era before, is nobody's
+        DELETE FROM holdfast.workflow_signals s
+        WHERE s.run_id = run AND s.name = signal AND s.taken_by IS NULL
+          AND (s.payload->>'linked')::uuid <> (SELECT o.linked FROM holdfast.workflow_steps o WHERE o.run_id = run AND o.key = substr(signal, strpos(signal, ':') + 1));
     END IF;
     IF signal <> '' THEN
         UPDATE holdfast.workflow_signals s SET taken_by = of_key
@@ -876,7 +918,7 @@ DECLARE
 BEGIN
     SELECT r.parent_id, r.parent_key, r.ended_at, r.state, r.result, r.error INTO known FROM holdfast.workflow_runs r WHERE r.id = watched FOR NO KEY UPDATE;
     IF known.ended_at IS NOT NULL THEN
-        PERFORM holdfast.workflow_send(by_run, 'child:' || by_key, holdfast.workflow_outcome(known.state, known.result, known.error), 'child:' || by_key);
+        PERFORM holdfast.workflow_send_end(by_run, 'child:' || by_key, watched, holdfast.workflow_outcome(known.state, known.result, known.error));
     ELSIF known.parent_id IS DISTINCT FROM by_run OR known.parent_key <> by_key THEN
         UPDATE holdfast.workflow_runs r SET watchers = coalesce(r.watchers, '[]') || jsonb_build_array(jsonb_build_object('run', by_run, 'key', by_key)) WHERE r.id = watched;
     END IF;
@@ -1010,11 +1052,10 @@ BEGIN
         SELECT jsonb_agg(s.payload->'result' ORDER BY array_position(call.jobs, (s.payload->>'job')::uuid)) AS results,
                (array_agg(s.payload->'error' ORDER BY array_position(call.jobs, (s.payload->>'job')::uuid)) FILTER (WHERE s.payload->>'outcome' = 'failed'))[1] AS error
         INTO parts
-        FROM holdfast.workflow_signals s WHERE s.run_id = call.run_id AND s.name = 'part:' || call.key;
-        PERFORM holdfast.workflow_send(call.run_id, 'call:' || call.key,
+        FROM holdfast.workflow_signals s WHERE s.run_id = call.run_id AND s.name = 'part:' || call.key AND (s.payload->>'job')::uuid = ANY (call.jobs);
+        PERFORM holdfast.workflow_send_end(call.run_id, 'call:' || call.key, CASE WHEN call.many THEN call.group_id ELSE call.jobs[1] END,
             jsonb_build_object('outcome', CASE WHEN parts.error IS NULL THEN 'done' ELSE 'failed' END,
-                               'result', CASE WHEN parts.error IS NULL THEN CASE WHEN call.many THEN parts.results ELSE parts.results->0 END END, 'error', parts.error),
-            'call:' || call.key);
+                               'result', CASE WHEN parts.error IS NULL THEN CASE WHEN call.many THEN parts.results ELSE parts.results->0 END END, 'error', parts.error));
         DELETE FROM holdfast.workflow_calls c WHERE c.group_id = call.group_id;
     END LOOP;
 END $$;
@@ -1052,9 +1093,10 @@ BEGIN
     SELECT max(s.ended_at) INTO at FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.key = ANY (keys);
 END $$;
 
--- The next era of a run under the same claim: what it recorded is folded, messages that were not taken stay. `answer`: ours, busy, lost, or open: a child or
--- call is still to end.
-CREATE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+-- The next era of a run under the same claim: what it recorded is folded, signals that were not taken stay. `answer`: ours, busy, lost, or open: a child is
+-- still to end. A call that is still to end has lost: nothing waits for it. `unseen`: the keys of records that took a signal which no code has seen; it is there again.
+CREATE FUNCTION holdfast.workflow_begin_era(
+    of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, unseen text[], OUT answer text, OUT at timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '250ms'
@@ -1072,16 +1114,22 @@ BEGIN
         at := known.era_at;
         RETURN;
     END IF;
-    IF EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = run AND c.ended_at IS NULL AND c.on_cancel <> 'abandon')
-       OR EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.outcome = 'calling') THEN
+    IF EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = run AND c.ended_at IS NULL AND c.on_cancel <> 'abandon') THEN
         answer := 'open';
         RETURN;
     END IF;
     at := holdfast.now();
+    UPDATE holdfast.workflow_signals s SET taken_by = NULL WHERE s.run_id = run AND s.taken_by = ANY (unseen);
     PERFORM holdfast.workflow_fold(ARRAY[run], true);
-    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_next_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
+    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_begin_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
     UPDATE holdfast.work w SET payload = input, attempts = 0 WHERE w.queue = of_queue AND w.id = run;
 END $$;
+
+-- The same, as code that knows migration 17 calls it.
+CREATE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
+    LANGUAGE sql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT e.answer, e.at FROM holdfast.workflow_begin_era(of_queue, run, under, token, from_era, input, '{}') e $$;
 
 -- A run whose job was brought back after its end is open again, with what it had recorded in its last era. False: it is open.
 CREATE FUNCTION holdfast.workflow_reopen(run uuid) RETURNS boolean
@@ -1148,7 +1196,7 @@ BEGIN
         UNION ALL
         SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row) WHERE h.run_id = run AND h.era = old.era
     ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'generation', 0)) p
-    WHERE p.key = ANY (keys);
+    WHERE p.key = ANY (keys) AND p.outcome <> 'calling';   -- only the old run would hear of the end of those
     INSERT INTO holdfast.workflow_signals
     SELECT p.* FROM (
         SELECT to_jsonb(s) AS row FROM holdfast.workflow_signals s WHERE s.run_id = run
@@ -1237,10 +1285,15 @@ BEGIN
                               WHERE o.sent_at < holdfast.now() - make_interval(days => kept)
                                 AND NOT EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = o.run_id AND r.ended_at IS NULL) LIMIT most));
     GET DIAGNOSTICS n = ROW_COUNT;
+    gone := gone + n;
+    DELETE FROM holdfast.workflow_signal_keys k
+    WHERE k.ctid = ANY (ARRAY(SELECT o.ctid FROM holdfast.workflow_signal_keys o WHERE o.kept_at < holdfast.now() - make_interval(days => kept) LIMIT most));
+    GET DIAGNOSTICS n = ROW_COUNT;
     RETURN gone + n;
 END $$;
 REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_tell, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_take_out, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_receive, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
-    holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish FROM PUBLIC;
+    holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish, holdfast.workflow_received_before,
+    holdfast.workflow_send_end, holdfast.workflow_begin_era FROM PUBLIC;

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -224,6 +225,15 @@ class Attempts:
         except TimeoutError:
             if not limit.expired():
                 raise
+            if not self.stoppable:
+                telemetry.emit(
+                    "workflow.step_overdue",
+                    level=logging.WARNING,
+                    run_id=str(self.core.history.run_id),
+                    key=self.place.key,
+                    attempt=number,
+                    seconds=min(left),
+                )
             raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
 
     def _judged(self, error: BaseException, number: int) -> tuple[int, BaseException, float | None]:

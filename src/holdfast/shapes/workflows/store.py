@@ -384,7 +384,9 @@ def publish(
     return named("workflow_publish", params, lambda found: (found[0][0], found[0][1]))
 
 
-def next_era(grant: Owned, era: int, payload: str) -> Statement[tuple[str, datetime | None]]:
+def next_era(
+    grant: Owned, era: int, payload: str, unseen: Sequence[str] = ()
+) -> Statement[tuple[str, datetime | None]]:
     params = (
         grant.queue,
         UUID(grant.id_text),
@@ -392,5 +394,6 @@ def next_era(grant: Owned, era: int, payload: str) -> Statement[tuple[str, datet
         UUID(grant.token_text),
         era,
         payload,
+        list(unseen),
     )
-    return named("workflow_next_era", params, lambda rows: (rows[0][0], rows[0][1]))
+    return named("workflow_begin_era", params, lambda rows: (rows[0][0], rows[0][1]))

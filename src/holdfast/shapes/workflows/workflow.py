@@ -123,7 +123,15 @@ class Workflow(Steps):
         raises the error of the first argument that failed."""
         return await parallel.gather(self._core, "gather", calls)
 
-    async def first(self, *calls: Awaitable[T]) -> tuple[int, T]:
+    @overload
+    async def first(self, a: Awaitable[T1], b: Awaitable[T2], /) -> tuple[int, T1 | T2]: ...
+    @overload
+    async def first(
+        self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /
+    ) -> tuple[int, T1 | T2 | T3]: ...
+    @overload
+    async def first(self, *calls: Awaitable[T]) -> tuple[int, T]: ...
+    async def first(self, *calls: Awaitable[Any]) -> tuple[int, Any]:
         """The place and the result of the one that ends first: `n, value = await wf.first(wf.step(a), wf.sleep(60))`. The
         winner is recorded; the others are cancelled, and their records stay."""
         return await parallel.first(self._core, calls, Workflow.signal.__code__)
