@@ -28,7 +28,7 @@ from ..transport import (
     no_more,
     shown_url,
 )
-from .nats_client import client_class
+from .nats_client import client_class, guard_writes
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -171,6 +171,7 @@ class _Nats:
                 raise ConnectionError(self._last_error) from None
             raise
         self._client = client
+        guard_writes(client)
         self._can_look = True
         self._inbox = client.new_inbox()
         self._last_error = ""  # of servers that were tried before this one

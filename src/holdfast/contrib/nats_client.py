@@ -8,7 +8,7 @@ import functools
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..transport import MissingExtra
+from ..transport import MissingExtra, write_under_lease
 
 
 @functools.cache
@@ -33,3 +33,13 @@ def client_class() -> Any:
             await super()._process_info(info, initial_connection)
 
     return Encrypting
+
+
+def guard_writes(client: Any) -> None:
+    """The client collects what it publishes and writes it later, from a task of its own."""
+    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+    if writer is None:
+        raise ConfigurationError(
+            "this release of nats-py is not known: nothing can keep it from writing after a lease"
+        )
+    write_under_lease(writer)
