@@ -6,9 +6,18 @@ could take TLS away from an address that begins with tls://, and the password wo
 
 import functools
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
-from ..transport import MissingExtra, write_under_lease
+from ..transport import MissingExtra, shown_url, write_under_lease
+
+
+def servers_of(url: str) -> list[str]:
+    """The servers of an address, which are separated by commas."""
+    servers = [part.strip() for part in url.split(",") if part.strip()]
+    if not servers or any(urlsplit(server).scheme not in ("nats", "tls") for server in servers):
+        raise ConfigurationError(f"a NATS address begins with nats:// or tls://, not {shown_url(url)!r}")
+    return servers
 
 
 @functools.cache

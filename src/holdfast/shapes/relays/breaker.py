@@ -70,7 +70,8 @@ class Breaker:
     async def failed(
         self, outcome: RetryLater, now: float, sent_at: float, lanes: Iterable[object] = ()
     ) -> None:
-        """`lanes`: whose messages failed. `sent_at`: when they were sent. The destination was unreachable by then, however late that was found.
+        """`lanes`: whose messages failed. `sent_at`: when they were sent.
+        The destination was unreachable by then, however late that was found.
         Several batches that were in flight are one attempt."""
         self._failed.update(lanes)
         if self.is_open and sent_at < self._opened_at:
