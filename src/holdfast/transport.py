@@ -4,15 +4,19 @@ A transport opens, publishes and closes. It does not reconnect, retry or buffer:
 is sent behind its back. A transport of your own is a class with these five members; docs/transports.md has the rules.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import entry_points
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from .distribution import install
 from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from asyncio import StreamWriter
 
 GROUP = "holdfast.transports"  # entry points: name = URL scheme, value = make(url, options) -> Transport
 CONTENT_TYPE = "application/cloudevents+json"
@@ -63,6 +67,32 @@ class Refused:
 
 
 Outcome: TypeAlias = Confirmed | RetryLater | Refused
+PAUSED = RetryLater("this process was paused, and another may have this relay now", unknown=True)
+LEASE: ContextVar[Callable[[], bool]] = ContextVar("holdfast_relay_lease", default=lambda: True)
+
+
+def may_send() -> bool:
+    """Whether the relay that called the transport still has its lease; true outside of a relay. A transport asks directly
+    before each write: while its process was paused, another worker may have begun to send in its place."""
+    return LEASE.get()()
+
+
+def write_under_lease(writer: "StreamWriter") -> None:
+    """Ask may_send() before each write of a connection that the caller has just opened. Without the lease the connection is
+    dropped, with all that it has not sent yet."""
+    held = LEASE.get()
+
+    def checked(write: Callable[[Any], None]) -> Callable[[Any], None]:
+        def write_or_drop(data: Any) -> None:
+            if held():
+                write(data)
+            else:
+                writer.transport.abort()
+
+        return write_or_drop
+
+    for name in ("write", "writelines"):
+        setattr(writer, name, checked(getattr(writer, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,16 @@
-"""The app of the crash tests of relays: a destination that is a file, and knows which process wrote what."""
+"""The app of the crash tests of relays: a destination that is a file, and knows which process wrote what; or the broker of
+RELAY_URL. With RELAY_STOPS_AT the process stops itself before it asks for the lease for the so many-th time."""
 
 import asyncio
+import itertools
 import json
 import os
+import signal
 from collections.abc import Iterable, Sequence
 
 from tests.crash.crash_app import write_line
 
-from holdfast import Holdfast, telemetry
+from holdfast import Holdfast, failpoints, telemetry
 from holdfast.transport import Capabilities, Confirmed, Health, Outcome, OutMessage
 
 WINDOW = int(os.environ.get("RELAY_WINDOW", "8"))
@@ -33,7 +36,28 @@ class FileTransport:
         return Health(True)
 
 
-app.relay("out", FileTransport(), on=["*"], route="file", window=WINDOW, start="start")
+app.relay(
+    "out",
+    os.environ.get("RELAY_URL") or FileTransport(),
+    on=["*"],
+    route="file",
+    window=WINDOW,
+    start="start",
+)
+
+
+def _stop_at(wanted: int) -> None:
+    asked = itertools.count(1)
+
+    def stop() -> None:
+        if next(asked) == wanted:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    failpoints.arm("relay.write", stop)
+
+
+if "RELAY_STOPS_AT" in os.environ:
+    _stop_at(int(os.environ["RELAY_STOPS_AT"]))
 
 
 def _write_event(event: telemetry.Event) -> None:

@@ -1,5 +1,7 @@
 """Relays whose process is killed, stopped or fenced: each key is a prefix-repeat, never a gap, and never two at a time."""
 
+import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -7,7 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aio_pika
+import nats as nats_client
 import pytest
+from nats.js.errors import NotFoundError
+from tests.brokers import nats_server, rabbit_server
 from tests.conftest import QUICK, wait_until
 from tests.crash.process import Scene, lines
 from tests.crash.relay_app import app
@@ -83,6 +89,79 @@ def test_a_stopped_owner_sends_nothing_more_when_it_goes_on(scene: Scene) -> Non
     took_over = owners.index(second.pid)
     assert first.pid not in owners[took_over:], "the stopped one sent after the other had begun"
     check(scene, 80)
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.server = nats_server()
+        self.url = f"nats://127.0.0.1:{self.server.port}?stream=S"
+        self.begin_anew()
+
+    async def _stream(self, call: Callable[[Any], Any]) -> Any:
+        client = await nats_client.connect(f"nats://127.0.0.1:{self.server.port}")
+        try:
+            return await call(client.jetstream())
+        finally:
+            await client.close()
+
+    def begin_anew(self) -> None:
+        async def made(js: Any) -> None:
+            with contextlib.suppress(NotFoundError):
+                await js.delete_stream("S")  # it forgets the ids too
+            await js.add_stream(name="S", subjects=["file"])
+
+        asyncio.run(self._stream(made))
+
+    def count(self) -> int:
+        return int(asyncio.run(self._stream(lambda js: js.stream_info("S"))).state.messages)
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self.server = rabbit_server()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.server.port}/"
+        self.count()
+
+    async def _queue(self, call: Callable[[Any], Any]) -> Any:
+        async with await aio_pika.connect(self.url) as connection:
+            return await call(await (await connection.channel()).declare_queue("file", durable=True))
+
+    def begin_anew(self) -> None:
+        asyncio.run(self._queue(lambda queue: queue.purge()))
+
+    def count(self) -> int:
+        async def counted(queue: Any) -> int:
+            return int(queue.declaration_result.message_count)
+
+        found: int = asyncio.run(self._queue(counted))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("broker", "stops_at"), [(_Stream, 4), pytest.param(_Queue, 60, marks=pytest.mark.long)]
+)
+def test_what_an_owner_had_not_written_when_it_was_stopped_is_never_sent(
+    scene: Scene, broker: "type[_Stream | _Queue]", stops_at: int
+) -> None:
+    there = broker()
+    try:
+        publish(0, 40)
+        where = {"RELAY_URL": there.url}
+        first = scene.start(module=MODULE, ready=False, env={**where, "RELAY_STOPS_AT": str(stops_at)})
+        wait_until(lambda: _is_stopped(first.pid), "it stopped before a write", 60)
+        sent_before = there.count()
+        assert 0 < sent_before < 40
+        scene.start(module=MODULE, env=where)
+        wait_until(lambda: position(scene) == 40, "the other took over, and sent the rest", 60)
+        known = len(first.every_event())
+        there.begin_anew()
+        first.kill(signal.SIGCONT)
+        wait_until(lambda: len(first.every_event()) > known, "it noticed that it was stopped", 60)
+        first.kill(signal.SIGTERM)
+        first.wait(60)
+        assert there.count() == 0
+    finally:
+        there.server.end()
 
 
 def _is_stopped(pid: int) -> bool:

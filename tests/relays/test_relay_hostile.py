@@ -142,14 +142,46 @@ async def test_it_does_not_spin_while_the_trial_of_a_dead_destination_is_on_its_
         await reaches(akit, 2)
 
 
-async def test_batches_that_fail_together_are_one_attempt(akit: Kit) -> None:
+async def test_what_stands_before_a_refused_event_is_tried_again_whatever_stands_behind_it(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """The destination is unreachable twice for the first, and the third, which was never tried, must not be."""
+    left = [RetryLater("nobody there")] * 2
+    bad = Refused("forbidden", "no")
+    memory = Memory(lambda m: bad if m.key == "bad" else left.pop() if m.key == "a" and left else None)
+    out(app, memory, refused="stop", window=1)
+    publish(app, ("a", 1), ("bad", 2), ("c", 3))
+    async with working(akit):
+        await await_until(lambda: stopped(akit), "it stopped", 20)
+        assert stopped(akit) == [{"position": 1}]
+    assert (memory.of("a"), memory.of("c")) == ([1], [])
+
+
+def opened(retry: Backoff) -> Breaker:
     class Cursor:
         name = "out"
 
         async def say_trouble(self, what: str) -> None: ...
 
     cursor: Any = Cursor()
-    breaker = Breaker(cursor, Backoff(first=1.0, cap=1000.0))
+    return Breaker(cursor, retry)
+
+
+async def test_an_outage_that_three_keys_have_seen_is_not_tried_with_each_new_one() -> None:
+    breaker = opened(Backoff(steps=[1.0, 290.0]))
+    away = RetryLater("nobody there")
+    await breaker.failed(away, 10.0, 9.0, ["a"])
+    await breaker.failed(away, 20.0, 19.0, ["b"])
+    assert breaker.due(other=True) < 30 < 200 < breaker.due()
+    await breaker.failed(away, 40.0, 39.0, ["c"])
+    assert breaker.due(other=True) == breaker.due() > 200
+    await breaker.worked()
+    await breaker.failed(RetryLater("slow down", after=60.0), 50.0, 49.0, ["a"])
+    assert breaker.due(other=True) == 110, "the destination has asked for that time"
+
+
+async def test_batches_that_fail_together_are_one_attempt(akit: Kit) -> None:
+    breaker = opened(Backoff(first=1.0, cap=1000.0))
     away = RetryLater("nobody there")
     await breaker.failed(away, 10.0, 9.0)
     first = breaker.until
@@ -158,6 +190,25 @@ async def test_batches_that_fail_together_are_one_attempt(akit: Kit) -> None:
     assert breaker.until == first
     await breaker.failed(away, 20.0, 19.0)
     assert breaker.until > first, "a trial is another one"
+
+
+async def test_a_key_that_fails_alone_holds_up_no_event_that_comes_later(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is confirmed meanwhile that would tell it from an outage. The next try of the key is minutes away."""
+    monkeypatch.setitem(globals(), "QUICKLY", Backoff(steps=[0.01, 290.0]))
+    memory = Memory(lambda m: RetryLater("HTTP 502") if m.key == "bad" else None)
+    out(app, memory)
+    publish(app, ("bad", 1))
+    async with working(akit):
+
+        def waits() -> bool:
+            return bool(relays) and relays[-1]._breaker.until > time.monotonic() + 100
+
+        await await_until(waits, "the key has failed twice")
+        publish(app, ("good", 2))
+        await await_until(lambda: memory.of("good") == [2], "another key is sent", 20)
+    assert memory.of("bad") == []
 
 
 async def test_nothing_is_sent_on_a_lease_that_ends_before_the_reply(

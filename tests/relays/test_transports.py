@@ -135,10 +135,15 @@ def test_nats_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
         await client.jetstream().add_stream(StreamConfig(name="S", subjects=["s"]))
         await client.close()
         assert await send(nats(url, tls=trusted), message("s", 1)) == [Confirmed(receipt="S:1")]
-        stranger = nats(url, tls=ssl.create_default_context())
-        with pytest.raises((ssl.SSLError, ConnectionError), match="CERTIFICATE_VERIFY_FAILED"):
-            await stranger.open()
-        await stranger.close()
+        source = nats_source(f"tls://127.0.0.1:{free_port()}, {url}", stream="S", durable="d", tls=trusted)
+        await source.open()
+        assert len(await source.receive(1, wait=5.0)) == 1
+        await source.close()
+        strange = ssl.create_default_context()
+        for stranger in (nats(url, tls=strange), nats_source(url, stream="S", durable="d", tls=strange)):
+            with pytest.raises((ssl.SSLError, ConnectionError), match="CERTIFICATE_VERIFY_FAILED"):
+                await stranger.open()
+            await stranger.close()
 
     try:
         asyncio.run(main())

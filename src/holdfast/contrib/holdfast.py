@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ..errors import ConfigurationError
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -25,6 +26,7 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
 )
 
 MOST_BYTES = 229_376 + 16_384  # of data, and of what stands around it
@@ -107,6 +109,8 @@ class _Database:
         """All in one transaction; if the server refuses one, each alone, and nothing of its key after it."""
         if len(batch) == 1 and len(batch[0].body) > MOST_BYTES:
             return [Refused("too_large", f"{len(batch[0].body)} bytes, and {MOST_BYTES} may be sent")]
+        if not may_send():
+            return [PAUSED] * len(batch)
         try:
             return await _publish(connection, batch)
         except psycopg.errors.InsufficientPrivilege as error:

@@ -15,6 +15,7 @@ from ..egress import Client, Egress, Reply, SendFailed, Target, check_headers, p
 from ..errors import ConfigurationError
 from ..model.signing import key_of, signature_header
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -24,6 +25,7 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
     no_more,
 )
 
@@ -155,6 +157,8 @@ class _Http:
             "content-type": message.content_type,
             **self._signature(message),
         }
+        if not may_send():
+            return PAUSED
         return outcome_of(await client.send(url, message.body, headers, timeout=timeout))
 
     def _url(self, destination: str) -> str | None:

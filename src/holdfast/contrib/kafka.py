@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from ..errors import ConfigurationError
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -25,6 +26,7 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
 )
 
 MOST_BYTES = 1_000_000 - 4096  # of a message: what brokers take by default, less key and headers
@@ -49,7 +51,7 @@ _DEFAULTS: dict[str, Any] = {
     "client.id": "holdfast-relay",
     "partitioner": "murmur2_random",  # that of Java; librdkafka's own puts most keys elsewhere
     "linger.ms": 1,
-    "message.timeout.ms": 30_000,
+    "message.timeout.ms": 10_000,  # no relay waits longer; what waited in the client during a pause is dropped
     "log_level": 2,  # errors are reported by outcomes
 }
 Config: TypeAlias = Mapping[str, str | int | float | bool]
@@ -278,6 +280,9 @@ class Session:
             for n, message in messages:
                 if self._ended.is_set():
                     tell(n, RetryLater("it was closed"))
+                    continue
+                if not may_send():
+                    tell(n, PAUSED)
                     continue
                 headers = {**message.headers, "content-type": message.content_type}
                 try:

@@ -13,9 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
 
-from ..errors import ConfigurationError
 from ..transport import (
     Capabilities,
     Confirmed,
@@ -26,9 +24,8 @@ from ..transport import (
     RetryLater,
     Transport,
     no_more,
-    shown_url,
 )
-from .nats_client import client_class
+from .nats_client import client_class, guard_writes, servers_of
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -125,9 +122,7 @@ class _Nats:
         dedup: timedelta,
         max_bytes: int,
     ) -> None:
-        self._servers = [part.strip() for part in url.split(",") if part.strip()]
-        if not self._servers or any(urlsplit(s).scheme not in ("nats", "tls") for s in self._servers):
-            raise ConfigurationError(f"a NATS address begins with nats:// or tls://, not {shown_url(url)!r}")
+        self._servers = servers_of(url)
         self._stream = stream
         self._credentials = credentials
         self._tls = tls
@@ -171,6 +166,7 @@ class _Nats:
                 raise ConnectionError(self._last_error) from None
             raise
         self._client = client
+        guard_writes(client)
         self._can_look = True
         self._inbox = client.new_inbox()
         self._last_error = ""  # of servers that were tried before this one

@@ -6,9 +6,18 @@ could take TLS away from an address that begins with tls://, and the password wo
 
 import functools
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
-from ..transport import MissingExtra
+from ..transport import MissingExtra, shown_url, write_under_lease
+
+
+def servers_of(url: str) -> list[str]:
+    """The servers of an address, which are separated by commas."""
+    servers = [part.strip() for part in url.split(",") if part.strip()]
+    if not servers or any(urlsplit(server).scheme not in ("nats", "tls") for server in servers):
+        raise ConfigurationError(f"a NATS address begins with nats:// or tls://, not {shown_url(url)!r}")
+    return servers
 
 
 @functools.cache
@@ -33,3 +42,13 @@ def client_class() -> Any:
             await super()._process_info(info, initial_connection)
 
     return Encrypting
+
+
+def guard_writes(client: Any) -> None:
+    """The client collects what it publishes and writes it later, from a task of its own."""
+    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+    if writer is None:
+        raise ConfigurationError(
+            "this release of nats-py is not known: nothing can keep it from writing after a lease"
+        )
+    write_under_lease(writer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -9,7 +10,7 @@ from urllib.parse import unquote
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..transport import InMessage
-from .nats_client import client_class
+from .nats_client import client_class, servers_of
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -31,13 +32,15 @@ class NatsSource:
         durable: str,
         subject: str | None,
         credentials: str | None,
+        tls: ssl.SSLContext | None,
         ack_wait: float,
     ) -> None:
-        self._url = url
+        self._servers = servers_of(url)
         self._stream = stream
         self._durable = durable
         self._subject = subject
         self._credentials = credentials
+        self._tls = tls
         self._ack_wait = ack_wait
         self._client: Client | None = None
         self._pull: Any = None
@@ -56,12 +59,14 @@ class NatsSource:
         options: dict[str, Any] = {"reconnect_time_wait": _PAUSE}
         if self._credentials:
             options["user_credentials"] = self._credentials
+        if self._tls is not None:
+            options["tls"] = self._tls
         client: Client = made()
         self._client = client  # before it connects, so that close() ends it in any case
         try:
             async with asyncio.timeout(_ENDS_WITHIN):
                 await client.connect(
-                    self._url,
+                    self._servers,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     connect_timeout=int(_ENDS_WITHIN),
@@ -148,10 +153,14 @@ def nats_source(
     durable: str,
     subject: str | None = None,
     credentials: str | None = None,
+    tls: ssl.SSLContext | None = None,
     ack_wait: Duration = 30.0,
 ) -> NatsSource:
     """Read a JetStream stream: `@app.consume("orders", nats_source(URL, stream="ORDERS", durable="shop"), Order)`.
 
-    A message has the id of its header `ce-id` or `Nats-Msg-Id`, else its place and time in the stream. `subject` is the
-    filter of a consumer that is made here. One that is not acknowledged within `ack_wait` comes again."""
-    return NatsSource(url, stream, durable, subject, credentials, seconds(ack_wait, "ack_wait", least=1.0))
+    `url` may name several servers, with commas. A message has the id of its header `ce-id` or `Nats-Msg-Id`, else its place
+    and time in the stream. `subject` is the filter of a consumer that is made here. One that is not acknowledged within
+    `ack_wait` comes again. `credentials`: a file of the account."""
+    return NatsSource(
+        url, stream, durable, subject, credentials, tls, seconds(ack_wait, "ack_wait", least=1.0)
+    )

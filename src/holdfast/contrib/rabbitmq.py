@@ -7,6 +7,7 @@ the order.
 
 import asyncio
 import contextlib
+import functools
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -24,8 +26,10 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
     no_more,
     shown_url,
+    write_under_lease,
 )
 
 MOST_BYTES = 16 * 2**20
@@ -80,7 +84,9 @@ class _Rabbit:
         library = _library()
         await self.close()
         more: dict[str, Any] = {} if self._tls is None else {"ssl_context": self._tls}
-        self._connection = await library.connect(self._url, timeout=5, **more)
+        self._connection = await library.connect(
+            self._url, timeout=5, connection_class=connection_class(), **more
+        )
         self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         self._exchange = (
             await self._channel.get_exchange(self._name, ensure=True)
@@ -128,6 +134,8 @@ class _Rabbit:
             message_id=message.id,
             type=message.type,
         )
+        if not may_send():
+            return PAUSED
         try:
             await exchange.publish(made, message.destination, mandatory=True)
         except library.exceptions.PublishError:
@@ -165,6 +173,33 @@ def _blamed(message: OutMessage, outcome: Outcome) -> Outcome:
     if (found := _NOT_ALLOWED.search(outcome.reason)) is not None and message.destination == found[1]:
         return Refused("forbidden", f"publishing to {message.destination} is not allowed")
     return outcome
+
+
+@functools.cache
+def connection_class() -> Any:
+    """aio-pika's connection, whose writes need the lease: it queues what is published, and writes it later."""
+    import aiormq.connection as client
+    from aio_pika import Connection
+
+    class Guarded(Connection):
+        def __init__(self, url: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(url, *arguments, **options)
+            kind = "TLSTransportFactory" if self.url.scheme == "amqps" else "TCPTransportFactory"
+            base = getattr(client, kind, None)  # older releases of aiormq have none
+            if base is not None:
+                self.kwargs["transport_factory"] = _factory(base)
+
+    return Guarded
+
+
+def _factory(base: Any) -> Any:
+    class Guarding(base):  # type: ignore[misc]
+        async def create(self, *arguments: Any, **options: Any) -> Any:
+            reader, writer = await super().create(*arguments, **options)
+            write_under_lease(writer)
+            return reader, writer
+
+    return Guarding()
 
 
 def _library() -> Any:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -25,6 +26,7 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
     no_more,
     shown_url,
 )
@@ -205,6 +207,8 @@ class _Redis:
             return {}
         try:
             packed = _packed([batch[n] for n in members])
+            if not may_send():
+                return dict.fromkeys(members, PAUSED)
             done = await self._client.evalsha(self._script, 1, stream, *self._options, *packed)
         except redis.exceptions.OutOfMemoryError as error:
             return dict.fromkeys(members, RetryLater(str(error)))

@@ -5,6 +5,7 @@ message group, its id the deduplication id. boto3 runs in threads of its own, an
 """
 
 import asyncio
+import contextvars
 import functools
 import hashlib
 import re
@@ -17,6 +18,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..transport import (
+    PAUSED,
     Capabilities,
     Confirmed,
     Health,
@@ -26,6 +28,7 @@ from ..transport import (
     Refused,
     RetryLater,
     Transport,
+    may_send,
     no_more,
 )
 
@@ -171,7 +174,8 @@ class Clients:
         self._threads = ThreadPoolExecutor(CALLS, "holdfast sqs")
 
     def call(self, work: Callable[..., Any], *arguments: Any) -> "asyncio.Future[Any]":
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        run = contextvars.copy_context().run  # with the lease of the relay
+        return asyncio.get_running_loop().run_in_executor(self._threads, run, work, *arguments)
 
     def enter(self) -> None:
         """One call that needs no right, to see that somebody answers and knows us."""
@@ -286,6 +290,8 @@ def _send(
         }
         for n in members
     ]
+    if not may_send():
+        return dict.fromkeys(members, PAUSED)
     try:
         if topic:
             reply = clients.sns.publish_batch(TopicArn=to, PublishBatchRequestEntries=entries)

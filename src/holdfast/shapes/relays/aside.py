@@ -140,7 +140,7 @@ class Aside:
             if isinstance(outcome, RetryLater):
                 outcome = self._breaker.judged(lane_of(row), outcome)
                 if self._breaker.is_open and outcome.scope == "destination":  # it was the trial
-                    await self._breaker.failed(outcome, time.monotonic(), sent_at)
+                    await self._breaker.failed(outcome, time.monotonic(), sent_at, [lane_of(row)])
             note, go_on = self._verdict(key, row, outcome)
             notes.append(note)
             if not go_on:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ... import telemetry
@@ -13,6 +14,7 @@ from ...transport import RetryLater
 
 LONGEST = 300.0  # seconds between two tries, whatever a destination requests
 LONE = 3  # failures of one lane, with confirms of others in between, after which it is not the destination that fails
+FEW = 3  # lanes that failed in a row: fewer may have failed for their own reasons
 
 
 class Breaker:
@@ -27,14 +29,18 @@ class Breaker:
         self._lone: dict[
             str | int, tuple[int, int]
         ] = {}  # failures that count, and what was confirmed by then
+        self._failed: set[object] = set()  # lanes, since it opened
+        self._soon = 0.0
         self.until = 0.0  # the next try
 
     @property
     def is_open(self) -> bool:
         return self._attempts > 0
 
-    def may_try(self, now: float) -> bool:
-        return now >= self.until
+    def due(self, *, other: bool = False) -> float:
+        """When the next message may be tried. `other`: it is of a lane that has not failed. As long as few have, the reason
+        may be theirs, and the others need not wait long to find out."""
+        return min(self.until, self._soon) if other and len(self._failed) < FEW else self.until
 
     def clock(self) -> float:
         """Seconds of a clock that stops while the destination is unreachable: no key is blamed for that time."""
@@ -61,16 +67,22 @@ class Breaker:
         if self._lone:
             self._lone.pop(lane, None)
 
-    async def failed(self, outcome: RetryLater, now: float, sent_at: float) -> None:
-        """`sent_at`: when the failed message was sent. The destination was unreachable by then, however late that was found.
+    async def failed(
+        self, outcome: RetryLater, now: float, sent_at: float, lanes: Iterable[object] = ()
+    ) -> None:
+        """`lanes`: whose messages failed. `sent_at`: when they were sent.
+        The destination was unreachable by then, however late that was found.
         Several batches that were in flight are one attempt."""
+        self._failed.update(lanes)
         if self.is_open and sent_at < self._opened_at:
             return
         self._attempts += 1
         if self._attempts == 1:
             self._since, self._opened_at = sent_at, now
         wanted = self._retry.delay(self._attempts) if outcome.after is None else outcome.after
-        self.until = now + min(wanted, LONGEST)
+        self.until = self._soon = now + min(wanted, LONGEST)
+        if outcome.after is None:  # nobody has asked to wait
+            self._soon = now + self._retry.delay(1)
         telemetry.emit(
             "relay.away",
             level=logging.WARNING if self._attempts == 1 else logging.DEBUG,
@@ -86,5 +98,6 @@ class Breaker:
         if self._attempts:
             away = time.monotonic() - self._since
             self._attempts = 0
+            self._failed.clear()
             self._away += away
             telemetry.emit("relay.back", subscription=self._cursor.name, away=round(away, 3))

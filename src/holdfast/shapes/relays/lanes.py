@@ -88,15 +88,19 @@ class Lanes:
         item.row, item.done = None, True  # many may be recorded while one holds up the cursor
         self._all.append(item)
 
-    def take(self, most: int, now: float, below: int | None = None) -> list[Item]:
-        """The messages that may be sent now, in the order of the log within each lane; none at `below` or after it."""
+    def take(self, most: int, now: float, below: int | None = None, *, untried: bool = False) -> list[Item]:
+        """The messages that may be sent now, in the order of the log within each lane; none at `below` or after it.
+        `untried`: only of lanes for which the destination was not unreachable."""
         while self._later and self._later[0][0] <= now:
             lane = heapq.heappop(self._later)[2]
             if lane.retry_at and lane.retry_at <= now and lane.items:
                 lane.retry_at = 0.0
                 self._ready[lane.name] = lane
         taken: list[Item] = []
-        ready = islice(self._ready.items(), None if below is not None else most)
+        ready: Iterator[tuple[Name, Lane]] = iter(self._ready.items())
+        if untried:
+            ready = (one for one in ready if one[1].lost == 0)
+        ready = islice(ready, None if below is not None else most)
         for name, lane in list(ready):
             room = most - len(taken) if self._prefix else 1
             found = list(islice(lane.items, lane.sent, lane.sent + room))
@@ -119,6 +123,11 @@ class Lanes:
 
     def has_ready(self) -> bool:
         return bool(self._ready)
+
+    def has_untried(self, below: int | None = None) -> bool:
+        """A message that may be sent, of a lane for which the destination was not unreachable."""
+        fresh = (lane.items[lane.sent] for lane in self._ready.values() if lane.lost == 0)
+        return any(below is None or item.position < below for item in fresh)
 
     def finish(self, item: Item, note: Note | None = None) -> None:
         """It was sent, and is confirmed or recorded. It is the first of its lane."""

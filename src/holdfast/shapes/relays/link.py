@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ... import failpoints
 from ...runtime.bounded import bounded
-from ...transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Transport
+from ...transport import LEASE, Confirmed, Outcome, OutMessage, Refused, RetryLater, Transport
 
 CLOSING = 2.0  # seconds that a transport may take to close
 KINDS = (Confirmed, RetryLater, Refused)
@@ -14,12 +14,20 @@ GRACE = 1.0  # seconds beyond its timeout after which publish() is abandoned
 
 
 class Link:
-    """`certain` makes sure, just before each send, that no other worker sends."""
+    """`certain` makes sure, just before each send, that no other worker sends. `held`: whether that is still so; the
+    transport asks it before each write (may_send)."""
 
-    def __init__(self, transport: Transport, timeout: float, certain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        timeout: float,
+        certain: Callable[[], Awaitable[None]],
+        held: Callable[[], bool],
+    ) -> None:
         self._transport = transport
         self._timeout = timeout
         self._certain = certain
+        self._held = held
         self._is_open = False
         self._opened = 0
         self._changing = asyncio.Lock()
@@ -29,6 +37,7 @@ class Link:
 
     async def send(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
         """One outcome for each. Any doubt closes the connection."""
+        LEASE.set(self._may_write)  # in the context of this task, and of those that the transport starts
         async with self._sending:
             try:
                 opened = await self._open()
@@ -40,6 +49,10 @@ class Link:
         if _has_doubt(outcomes):
             await self.close(opened)
         return outcomes
+
+    def _may_write(self) -> bool:
+        failpoints.point("relay.write")
+        return self._held()
 
     async def _publish(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
         try:

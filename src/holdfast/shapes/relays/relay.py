@@ -39,7 +39,8 @@ class Relay:
         able = spec.transport.capabilities
         self._able = able
         self._timeout = min(10.0, 0.4 * cursor.lease)
-        self._link = Link(spec.transport, self._timeout, self._make_certain)
+        self._margin = 0.1 * self._timeout  # a message needs some time to arrive
+        self._link = Link(spec.transport, self._timeout, self._make_certain, self._holds)
         self._maker = Maker(spec.route, cursor, able.max_bytes, able.key_bytes, spec.sent)
         self._waves: set[asyncio.Task[Wave]] = set()
         self._reading: asyncio.Task[LogPage | None] | None = None
@@ -156,14 +157,14 @@ class Relay:
 
     def _send(self) -> None:
         now, lanes, window = time.monotonic(), self._lanes, self._spec.window
-        if self._breaker.is_open and (self._waves or not self._breaker.may_try(now)):
+        other = self._breaker.is_open and self._has_untried
+        if self._breaker.is_open and (self._waves or now < self._breaker.due(other=other)):
             return
         most = self._most_waves
         each = max(1, window if most == 1 else window // WAVES)
-        below = None if self._bad is None else self._bad[0].position
         while len(self._waves) < most and lanes.in_flight < window:
             size = 1 if self._breaker.is_open else min(each, self._able.max_batch, window - lanes.in_flight)
-            items = lanes.take(size, now, below)
+            items = lanes.take(size, now, self._below, untried=other)
             if not items:
                 return
             self._waves.add(self._task(self._wave(items), "sends"))
@@ -171,11 +172,20 @@ class Relay:
                 return
 
     @property
+    def _below(self) -> int | None:
+        """Nothing is sent from here on."""
+        return None if self._bad is None else self._bad[0].position
+
+    @property
+    def _has_untried(self) -> bool:
+        return self._lanes.has_untried(self._below)
+
+    @property
     def _may_try_aside(self) -> bool:
         """All that could be tried of an unreachable destination waits aside."""
         lanes = self._lanes
         has_other = self._waves or lanes.has_ready() or lanes.next_retry() is not None
-        return not has_other and self._breaker.may_try(time.monotonic())
+        return not has_other and time.monotonic() >= self._breaker.due()
 
     @property
     def _most_waves(self) -> int:
@@ -194,6 +204,10 @@ class Relay:
             if self._timeout >= self._cursor.certain_for():  # the renewal itself took that long
                 raise LeaseLost
 
+    def _holds(self) -> bool:
+        """The lease lasts until what is written now has arrived."""
+        return self._cursor.certain_for() > self._margin
+
     def _pause(self) -> float | None:
         """Seconds until there is something to do that no task reports."""
         now, due = time.monotonic(), []
@@ -201,7 +215,7 @@ class Relay:
         if self._breaker.is_open:
             trial = 0.0 if self._lanes.has_ready() else aside if retry is None else retry
             if not self._waves and trial is not None:  # otherwise the trial wakes it
-                due.append(max(self._breaker.until, trial))
+                due.append(max(self._breaker.due(other=self._has_untried), trial))
         elif (
             retry is not None
             and len(self._waves) < self._most_waves
@@ -271,9 +285,9 @@ class Relay:
 
     async def _wait_for(self, failed: list[tuple[Lane, RetryLater]], sent_at: float) -> None:
         now = time.monotonic()
-        away = [outcome for _, outcome in failed if outcome.scope == "destination"]
+        away = {lane.name: outcome for lane, outcome in failed if outcome.scope == "destination"}
         if away:
-            await self._breaker.failed(away[0], now, sent_at)
+            await self._breaker.failed(next(iter(away.values())), now, sent_at, away)
         else:  # the destination exists, whatever it replied about the key
             await self._breaker.worked()
         for lane, outcome in failed:
