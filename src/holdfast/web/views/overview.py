@@ -36,7 +36,7 @@ REST_LASTS = 5.0  # seconds for slow data: rates, dead letters, queues without a
 FEW = 1_000  # due jobs of a queue that a query counts
 FEW_LATER = 100  # and of those that are not due
 MANY_LAST = 20.0  # seconds until what is more is counted again
-RUNNING_SHARE = 0.003  # of the time, at most, that it takes to count what workers run: each job of their claims is looked up
+RUNNING_SHARE = 0.003  # of the time, at most, that it takes to count what workers run: their claims are searched for it
 OLD = 60.0  # seconds for which optional data serve
 
 
@@ -219,8 +219,8 @@ async def _look(site: "Site") -> Numbers:
 
 def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
     """A queue that was empty when all were read is read again when all are read again: one takes the server some
-    milliseconds, mostly of planning, and of many queues few have jobs. So are workers: to count what they run, each job of
-    their claims is looked up."""
+    milliseconds, mostly of planning, and of many queues few have jobs. So are workers: to count
+    what they run, their claims are searched."""
     empty = {
         load.name: load for load in rest.found.queues if not any(getattr(load, n).count for n in _COUNTS)
     }
