@@ -137,7 +137,7 @@ class Stage:
             "story": chapters,
             "workers": self.workers(),
             "tables": self.marks.shown(),
-            "tape": [[m.at, m.who, m.text, m.tone] for m in self.tape.moments[-60:]],
+            "tape": [[m.at, m.who, m.text, m.tone] for m in self.tape.shown()],
             "ran": self.tape.last,
             "values": self.values,
             "api": os.getpid(),

@@ -97,6 +97,12 @@ class Tape:
             self.moments.sort(key=lambda moment: moment.at)
         del self.moments[:-_MOST], self.notes[: -10 * _MOST]
 
+    def shown(self) -> list[Moment]:
+        """The last ones. Of many jobs that complete only a few: else what somebody did is off the page at once."""
+        usual = [moment for moment in self.moments if moment.text.startswith("completes")]
+        rare = [moment for moment in self.moments if not moment.text.startswith("completes")]
+        return sorted(usual[-20:] + rare[-40:], key=lambda moment: moment.at)
+
     def count(self, name: str, **fields: object) -> int:
         """How many notes of this name have these fields."""
         return sum(
