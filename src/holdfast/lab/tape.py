@@ -28,6 +28,14 @@ def _completes(fields: dict[str, Any]) -> tuple[str, str]:
     return ("completes" if fields["changed"] == 1 else f"completes {fields['changed']} jobs"), "done"
 
 
+def _fails(fields: dict[str, Any]) -> tuple[str, str]:
+    """The row says what became of the job."""
+    if not fields["rows"]:
+        return "says failed: 0 rows", "dead"
+    is_over = any(state in fields["answer"][0] for state in ("dead_letter", "blocked", "parked"))
+    return ("fails for good", "dead") if is_over else ("fails, and will try again", "retry")
+
+
 _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "claim": _claims,
     "claim_streams": _claims,
@@ -35,7 +43,7 @@ _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "claim_these": _claims,
     "settle_done": _completes,
     "settle_finish": _completes,
-    "settle_fail": lambda _: ("fails, and will try again", "retry"),
+    "settle_fail": _fails,
     "guard": lambda fields: (
         ("proves that the job is its own", "run")
         if fields["rows"]

@@ -283,6 +283,8 @@
     workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); wires(seen);
   }
 
+  one(".scenes [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   // The stream ----------------------------------------------------------------------------------------------------
   const source = new EventSource(`/scene/${number}/live`);
   source.addEventListener("look", (event) => {
