@@ -342,6 +342,9 @@ class Act:
     deletes: bool = False  # it cannot be undone
     asks_why: bool = True  # it takes a reason, for the audit
     needs_why: bool = False  # a page requires one
+    form: Callable[[Given], Procedure[Sequence[Field]]] | None = (
+        None  # what a page asks for, where that depends on what the act is about
+    )
 
 
 WHY = "reason"  # the field of an act that is for the audit

@@ -87,9 +87,8 @@ async def test_the_acts_of_shapes(troubled: Kit) -> None:
         )
     run = re.search(r"/workflows/([0-9a-f-]{36})", await surfer.page("/workflows?state=suspended"))
     assert run is not None
-    answer = await surfer.confirm(
-        f"/acts/workflow-signal?run={run[1]}", signal="shipped", payload='"parcel 7"'
-    )
+    shown = await surfer.look(f"/acts/workflow-signal?run={run[1]}&signal=shipped", value="parcel 7")
+    answer = await surfer.post("/acts/workflow-signal", fields(shown))
     assert answer.status_code == 303, answer.text
     await troubled.app.run_worker(until_idle=True)
     assert "completed" in await surfer.page(f"/workflows/{run[1]}")

@@ -204,7 +204,7 @@
     }
     for (const worker of seen.workers) {
       if (worker.tone !== "dead") continue;
-      const from = one("[data-jobs] .rowcard");
+      const from = one("[data-jobs] .rowcard:not(.more)");
       const to = one(`[data-pid-of="${worker.pid}"]`);
       if (from && to) line(from, to, "lost");
     }
