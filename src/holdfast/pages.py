@@ -283,6 +283,7 @@ class Page:
     filters: Sequence[Filter] = ()
     searches: Sequence[str] = ()  # names in its address that search in text that viewers do not read
     takes: Sequence[str] = ()  # names in its address beside its filters. Any other name is refused
+    begin: Offer | None = None  # offered where it is not in use
     live: float = 0.0  # seconds between two looks while somebody has it open; 0: it stays as it was read
 
     def names(self) -> tuple[str, ...]:

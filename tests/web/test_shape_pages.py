@@ -22,6 +22,7 @@ async def test_a_shape_that_is_not_in_use_says_what_it_is_for(mara: Surfer, path
     text = await mara.page(f"/{path}")
     assert "are not in use here" in text
     assert "eclare" in text or "Publish" in text
+    assert ("/acts/schedule-add?" in text) == (path == "schedules")
     assert (await mara.get(f"/api/v1/{path}")).json()["in_use"] is False
 
 
