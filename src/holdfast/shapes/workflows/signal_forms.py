@@ -52,7 +52,8 @@ def _form(tasks: TaskSet, given: Given) -> Procedure[Sequence[Field]]:
         names = [*waits, *(name for name in sorted(declared) if name not in waits)]
         return (_RUN, Field("signal", "Signal", "choice", names, shown=True))
     signal = declared.get(given["signal"])
-    return (_RUN, Field("signal"), *(parts_of(signal) if signal is not None else (_PAYLOAD,)))
+    chosen = Field("signal", "Signal", "choice", (given["signal"],), shown=True)
+    return (_RUN, chosen, *(parts_of(signal) if signal is not None else (_PAYLOAD,)))
 
 
 def _preview(tasks: TaskSet, given: Given) -> Procedure[Preview]:
