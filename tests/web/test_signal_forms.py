@@ -53,7 +53,7 @@ async def test_a_form_has_a_field_for_each_part_and_refuses_what_does_not_fit(
         "payload.by": "", "payload.cents": "", "payload.how": "card", "payload.urgent": "false", "payload.note": "",
     }  # fmt: skip
     assert 'name="payload.tags"' in form
-    typed = {**asked, "payload.by": "mara", "payload.cents": "x", "payload.how": "card"}
+    typed = {**asked, "payload.by": "mara", "payload.cents": "4.5", "payload.how": "card"}
     wrong = await surfer.post("/acts/workflow-signal", typed)
     assert "cents" in wrong.text
     assert 'name="seal"' not in wrong.text
