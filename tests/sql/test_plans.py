@@ -491,7 +491,9 @@ def test_what_runs_is_counted_without_a_look_for_each_job_that_was_claimed(conn:
         "FROM generate_series(1, 5000)",
         [worker],
     )
-    assert run(conn, queue_load("inbox")).processing == Count(3)
+    load_now = run(conn, queue_load("inbox"))
+    assert load_now is not None
+    assert load_now.processing == Count(3)
     assert [one.running for one in run(conn, list_workers(False, 10))] == [3]
     for statement in (queue_load("inbox", 100), list_workers(False, 10)):
         assert buffers(cheapest(conn, statement, 1000)) < 1000, statement.name  # one by one: 10,000 and more
