@@ -283,6 +283,7 @@ class Page:
     filters: Sequence[Filter] = ()
     searches: Sequence[str] = ()  # names in its address that search in text that viewers do not read
     takes: Sequence[str] = ()  # names in its address beside its filters. Any other name is refused
+    begin: Offer | None = None  # offered where it is not in use
     live: float = 0.0  # seconds between two looks while somebody has it open; 0: it stays as it was read
 
     def names(self) -> tuple[str, ...]:
@@ -342,6 +343,9 @@ class Act:
     deletes: bool = False  # it cannot be undone
     asks_why: bool = True  # it takes a reason, for the audit
     needs_why: bool = False  # a page requires one
+    form: Callable[[Given], Procedure[Sequence[Field]]] | None = (
+        None  # what a page asks for, where that depends on what the act is about
+    )
 
 
 WHY = "reason"  # the field of an act that is for the audit

@@ -1,9 +1,11 @@
 """What a lab must never do: find somebody's database, end somebody's process, be reached by others, be mounted."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +22,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.crew import Member, stamp
 from holdfast.lab.fork_client import clean_environment
 from holdfast.lab.hall import Hall
-from holdfast.lab.place import LabHost, refuse_database
+from holdfast.lab.place import LabHost, refuse_database, sweep
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.site import lab_app
 from holdfast.lab.stage import Stage
@@ -149,9 +151,30 @@ def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> 
             with pytest.raises(OSError), socket.create_connection((_other_address(), port), timeout=2):
                 pass
         finally:
+            assert len(lefts(running.pid)) == 2
             running.send_signal(signal.SIGTERM)
         running.stderr.read()
         running.wait(within(30))
+    assert lefts(running.pid) == []  # as after Ctrl-C
+
+
+def lefts(pid: int) -> list[Path]:
+    """Of a lab in the process of this pid: its folder, and that of its server."""
+    return list(Path(tempfile.gettempdir()).glob(f"holdfast-lab-{pid}-*"))
+
+
+def test_a_lab_removes_what_one_left_that_was_killed(place: Place) -> None:
+    gone = Path(tempfile.gettempdir()) / f"holdfast-lab-{2**22 + 7}-1-gone"  # no pid is that large
+    again = (
+        Path(tempfile.gettempdir()) / f"holdfast-lab-{os.getpid()}-1-gone"
+    )  # of another process of this pid
+    for folder in (gone, again):
+        (folder / "scene").mkdir(parents=True)
+    own = lefts(os.getpid())
+    assert place.folder in own
+    sweep()
+    assert not gone.exists()
+    assert sorted(lefts(os.getpid())) == sorted(set(own) - {again})
 
 
 def _other_address() -> str:

@@ -8,7 +8,9 @@ from holdfast.db.executors import listen_in
 from holdfast.lab.crew import _name, stamp
 from holdfast.lab.marks import Marks
 from holdfast.lab.notes import Note, Pen, Reader, changed
+from holdfast.lab.scenes import all_scenes
 from holdfast.lab.tape import Tape
+from holdfast.store.arrays import uuid_array
 from holdfast.store.statement import Row, Statement, nothing
 from holdfast.testing import Kit
 
@@ -33,6 +35,43 @@ def test_notes_are_read_once_and_a_half_written_line_is_left(tmp_path: Path) -> 
         half.write(b'"name": "mail", "fields": {}}\n')
     assert [note.name for note in reader.new()] == ["mail"]
     assert reader.new() == []
+
+
+def test_a_statement_is_shown_with_the_uuids_that_it_was_given(tmp_path: Path) -> None:
+    ids = ["01a1f3e5-1fce-715d-ada4-2ae28c5401ce", "e1b8969b-6816-4ba8-ade2-31e80cccf04a"]
+    given = (uuid_array(ids), uuid_array([]), None, "{1}")
+    Pen(tmp_path).ran(Statement("settle_done", "SELECT 1", given, nothing), [], 0.001)
+    (note,) = Reader(tmp_path).new()
+    assert note.fields["params"] == [f"{{{','.join(ids)}}}", "{}", "NULL", "{1}"]
+
+
+def test_the_tape_keeps_what_somebody_did_beside_many_jobs_that_complete() -> None:
+    tape = Tape(0.0, str)
+    tape.add(Note(1.0, 7, "said", "worker.started"))
+    for n in range(100):
+        tape.add(Note(2.0 + n, 8, "ran", "settle_done", {"changed": 1, "rows": 1}))
+    assert [(m.who, m.text) for m in tape.shown()][:2] == [("7", "is in the registry"), ("8", "completes")]
+    assert len(tape.shown()) == 21
+
+
+def test_a_failure_for_good_is_not_told_as_one_that_is_tried_again() -> None:
+    def told(*answer: str) -> str:
+        tape = Tape(0.0, str)
+        tape.add(
+            Note(1.0, 7, "ran", "settle_fail", {"rows": len(answer), "answer": list(answer), "changed": 1})
+        )
+        return tape.moments[0].text
+
+    assert told("['1', 'dead_letter', None]") == told("['1', 'blocked', None]") == "fails for good"
+    assert told("['1', 'pending', None]") == "fails, and will try again"
+    assert told() == "says failed: 0 rows"
+
+
+def test_the_tables_of_a_scene_have_a_name_each() -> None:
+    """Rows are kept by the name of their table: of two with one name, a page had the rows of one."""
+    for scene in all_scenes():
+        names = [table.name for table in scene.tables]
+        assert len(set(names)) == len(names), scene.title
 
 
 def test_what_a_settle_changed_is_in_its_answer() -> None:

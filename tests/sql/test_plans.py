@@ -34,6 +34,7 @@ from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, sweep
 from holdfast.store.arrays import UuidArray, plain_array
 from holdfast.store.checked import lock_owned, settle_check
+from holdfast.store.queue_load import Count, list_workers, queue_load
 from holdfast.store.renew import heartbeat, renew
 from holdfast.store.settle import forget, settle, settle_done
 from holdfast.store.statement import Statement
@@ -475,6 +476,27 @@ def test_a_heartbeat_is_a_heap_only_update(conn: Conn) -> None:
             run(conn, heartbeat(worker))
         made = updates(conn) - before
     assert made == {("workers", "all"): 5, ("workers", "heap only"): 5}
+
+
+def test_what_runs_is_counted_without_a_look_for_each_job_that_was_claimed(conn: Conn) -> None:
+    """The claims of a busy worker list thousands of jobs that are finished, until they are tidied."""
+    if conn.info.server_version < 170_000:
+        pytest.skip("an index is searched for an array in one pass since PostgreSQL 17")
+    load(conn, 1000)
+    worker = register(conn)
+    take(conn, worker, 3)
+    conn.execute(
+        "INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids) "
+        "SELECT gen_random_uuid(), 'inbox', %s, now(), now() + interval '1 minute', array_agg(holdfast.uuid7()) "
+        "FROM generate_series(1, 5000)",
+        [worker],
+    )
+    load_now = run(conn, queue_load("inbox"))
+    assert load_now is not None
+    assert load_now.processing == Count(3)
+    assert [one.running for one in run(conn, list_workers(False, 10))] == [3]
+    for statement in (queue_load("inbox", 100), list_workers(False, 10)):
+        assert buffers(cheapest(conn, statement, 1000)) < 1000, statement.name  # one by one: 10,000 and more
 
 
 def slots_read(plan: dict[str, Any]) -> list[str]:

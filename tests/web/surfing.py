@@ -49,11 +49,14 @@ class Surfer:
 
 
 def fields(text: str) -> dict[str, str]:
-    """The hidden fields of the form that confirms an act."""
+    """The fields of the form that confirms an act, as a browser sends them where nobody types."""
     form = text[text.index('class="confirm-form"') :]
     form = form[: form.index("</form>")]
     found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form)
     found += re.findall(r'<input class="input" name="([^"]+)" value="([^"]*)"', form)
+    for name, options in re.findall(r'<select class="input" name="([^"]+)">(.*?)</select>', form):
+        chosen = re.search(r"<option selected>([^<]*)", options) or re.search(r"<option>([^<]*)", options)
+        found += [(name, chosen[1])] if chosen else []
     return {name: html.unescape(value) for name, value in found}
 
 

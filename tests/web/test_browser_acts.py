@@ -167,7 +167,7 @@ def test_every_act_from_its_button_to_the_audit(chromium: Browser, shop: Kit) ->
         (f"webhooks/{hook}", "webhook rotate", {}),
         (f"webhooks/{hook}", "webhook disable", {}), (f"acts/webhook-delete?endpoint={hook}", "webhook delete", {}),
         (f"workflows/{runs['order:11']}", "workflow pause", {}), (f"workflows/{runs['order:11']}", "workflow resume", {}),
-        (f"workflows/{runs['order:11']}", "workflow signal", {"signal": "shipped", "payload": '"parcel 7"'}),
+        (f"workflows/{runs['order:11']}", "workflow signal", {"value": "parcel 7"}),
         (f"workflows/{runs['order:12']}", "workflow fork", {"step": "pay", "id": "order:12b"}),
         (f"workflows/{runs['order:12']}", "workflow cancel", {"reason": "a test"}),
         (f"workflows/{runs['order:21']}", "workflow terminate", {"reason": "a test"}),

@@ -215,6 +215,24 @@ async def test_a_schedule_whose_queue_is_gone(drill: Drill) -> None:
     await drill.healed(entry, lambda: drill.sql("SELECT FROM holdfast.firings"), "it fires")
 
 
+async def test_a_schedule_that_fires_and_fails(drill: Drill) -> None:
+    """One dead letter a night is no storm, and nobody waits for the job who would be told."""
+    down.add("mail")
+    await drill.kit.app.schedules.aadd(
+        "nightly", timedelta(hours=1), drill_app.send.job(number=1), missed="run_all"
+    )
+    drill.later("61m")
+    await drill.worker()
+    await await_until(lambda: drill.count("dead_letter") == 1, "its letter died")
+    entry = await drill.first("1 schedule whose last job is a dead letter")
+    assert "nightly: job " in entry.text
+    assert "of mail.send" in entry.text
+    assert "with ConnectionRefusedError: mail.example refused letter 1" in entry.text
+    down.clear()
+    await drill.press(entry, "Redrive", rate="")
+    await drill.healed(entry, lambda: drill.count("completed") == 1, "the letter is sent")
+
+
 @pytest.mark.long
 async def test_a_storm_of_dead_letters(drill: Drill) -> None:
     down.add("mail")

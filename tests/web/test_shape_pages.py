@@ -22,6 +22,7 @@ async def test_a_shape_that_is_not_in_use_says_what_it_is_for(mara: Surfer, path
     text = await mara.page(f"/{path}")
     assert "are not in use here" in text
     assert "eclare" in text or "Publish" in text
+    assert ("/acts/schedule-add?" in text) == (path == "schedules")
     assert (await mara.get(f"/api/v1/{path}")).json()["in_use"] is False
 
 
@@ -87,9 +88,8 @@ async def test_the_acts_of_shapes(troubled: Kit) -> None:
         )
     run = re.search(r"/workflows/([0-9a-f-]{36})", await surfer.page("/workflows?state=suspended"))
     assert run is not None
-    answer = await surfer.confirm(
-        f"/acts/workflow-signal?run={run[1]}", signal="shipped", payload='"parcel 7"'
-    )
+    shown = await surfer.look(f"/acts/workflow-signal?run={run[1]}&signal=shipped", value="parcel 7")
+    answer = await surfer.post("/acts/workflow-signal", fields(shown))
     assert answer.status_code == 303, answer.text
     await troubled.app.run_worker(until_idle=True)
     assert "completed" in await surfer.page(f"/workflows/{run[1]}")

@@ -139,9 +139,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def temporary_server(options: EmbeddedOptions) -> Iterator[EmbeddedServer]:
+def temporary_server(options: EmbeddedOptions, prefix: str = "holdfast-bench-") -> Iterator[EmbeddedServer]:
     """One in a folder of its own. Nothing of it stays, also where root's data had to be put elsewhere."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         home = Path(folder) / "postgres"
         own = EmbeddedServer.acquire(home, options)
         try:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+from holdfast.store.arrays import UuidArray, plain_array
 from holdfast.store.statement import Row, Statement
 
 _LONG = 200  # characters of one parameter
@@ -43,7 +45,7 @@ class Pen:
             "ran",
             statement.name,
             text=statement.text,
-            params=[_short(value) for value in statement.params],
+            params=[_short(readable(value)) for value in statement.params],
             rows=len(rows),
             answer=[_short(value) for value in rows[0][:3]] if rows else [],
             changed=changed(statement, rows),
@@ -57,6 +59,13 @@ def changed(statement: Statement[Any], rows: list[Row]) -> int:
         return len(rows)
     first = rows[0][0]
     return int(first[0] if isinstance(first, list) else first)
+
+
+def readable(parameter: object) -> object:
+    """As psql would show it: an array that goes as bytes is one of uuids."""
+    if isinstance(parameter, UuidArray):  # a header, then a length before each
+        return plain_array(str(UUID(bytes=parameter[at : at + 16])) for at in range(24, len(parameter), 20))
+    return "NULL" if parameter is None else parameter
 
 
 def _short(value: object) -> str:

@@ -61,6 +61,7 @@ class Stage:
         self._reader = Reader(self.folder)
         self._pen = Pen(self.folder)
         self.marks = Marks()
+        self._told: set[int] = set()  # chapters that have happened
         self.seen: dict[str, Any] = {}  # for the scene's own use, from act to act
         scene.app._use(self.url, self.settings)
         self._set_up()
@@ -126,7 +127,7 @@ class Stage:
         """Everything that a page shows, as it is now."""
         self.read()
         counters = self.counters()
-        chapters = [chapter.done(self) for chapter in self.scene.story]
+        self._told |= {n for n, chapter in enumerate(self.scene.story) if chapter.done(self)}
         rows = {table.name: self.sql(table.query) for table in self.scene.tables}
         self.marks.take(rows, {table.name: table.quiet for table in self.scene.tables})
         return {
@@ -134,10 +135,10 @@ class Stage:
             "unsafe": self.unsafe,
             "holds": self.holds(counters),
             "counters": counters,
-            "story": chapters,
+            "story": [n in self._told for n in range(len(self.scene.story))],
             "workers": self.workers(),
             "tables": self.marks.shown(),
-            "tape": [[m.at, m.who, m.text, m.tone] for m in self.tape.moments[-60:]],
+            "tape": [[m.at, m.who, m.text, m.tone] for m in self.tape.shown()],
             "ran": self.tape.last,
             "values": self.values,
             "api": os.getpid(),

@@ -28,6 +28,14 @@ def _completes(fields: dict[str, Any]) -> tuple[str, str]:
     return ("completes" if fields["changed"] == 1 else f"completes {fields['changed']} jobs"), "done"
 
 
+def _fails(fields: dict[str, Any]) -> tuple[str, str]:
+    """The row says what became of the job."""
+    if not fields["rows"]:
+        return "says failed: 0 rows", "dead"
+    is_over = any(state in fields["answer"][0] for state in ("dead_letter", "blocked", "parked"))
+    return ("fails for good", "dead") if is_over else ("fails, and will try again", "retry")
+
+
 _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "claim": _claims,
     "claim_streams": _claims,
@@ -35,7 +43,7 @@ _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "claim_these": _claims,
     "settle_done": _completes,
     "settle_finish": _completes,
-    "settle_fail": lambda _: ("fails, and will try again", "retry"),
+    "settle_fail": _fails,
     "guard": lambda fields: (
         ("proves that the job is its own", "run")
         if fields["rows"]
@@ -96,6 +104,12 @@ class Tape:
             self.moments.append(Moment(round(note.at - self._began, 2), who, *words))
             self.moments.sort(key=lambda moment: moment.at)
         del self.moments[:-_MOST_MOMENTS], self.notes[: -10 * _MOST_MOMENTS]
+
+    def shown(self) -> list[Moment]:
+        """The last ones. Of many jobs that complete only a few: else what somebody did is off the page at once."""
+        usual = [moment for moment in self.moments if moment.text.startswith("completes")]
+        rare = [moment for moment in self.moments if not moment.text.startswith("completes")]
+        return sorted(usual[-20:] + rare[-40:], key=lambda moment: moment.at)
 
     def count(self, name: str, **fields: object) -> int:
         """How many notes of this name have these fields."""

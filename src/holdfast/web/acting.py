@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -93,6 +93,7 @@ def _needs_why(act: Act, count: int | None) -> bool:
 
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
+    act = await _formed(site, call, act, dict(call.request.query_params))
     query = call.query((*(field.name for field in act.fields), "back"))
     for field in act.fields:
         if field.kind == "json" and field.name in query:
@@ -138,6 +139,15 @@ async def _show(
     return call.html("confirm_part.html" if fragment else "confirm.html", context, status)
 
 
+async def _formed(site: Site, call: Call, act: Act, given: Given) -> Act:
+    """The act as a page asks for it."""
+    if act.form is None:
+        return act
+    check_texts(dict(given))
+    fields = await site.look(act.form(given))
+    return replace(act, fields=(*fields, *(field for field in act.fields if field.name == WHY)))
+
+
 def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
     """An offer may leave open what the form asks."""
     _check_names(act, query)
@@ -159,6 +169,7 @@ def _defaults(act: Act) -> dict[str, str]:
 async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     form = await call.form()
     seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), local(form.pop("back", ""))
+    act = await _formed(site, call, act, form)
     if form.pop("look", ""):  # a preview that depends on what somebody typed
         return await _show(site, call, act, fields_of_link(act, form), back)
     try:

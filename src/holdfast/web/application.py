@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.thresholds import Limits
 from holdfast.pages import Act, Page, Pages, View
-from holdfast.web.acting import SAID, act_by_api, act_by_form, act_by_name, confirm, said_before
+from holdfast.web.acting import SAID, Notice, act_by_api, act_by_form, act_by_name, confirm, said_before
 from holdfast.web.acts import dead_acts, job_acts
 from holdfast.web.assets import serve_asset
 from holdfast.web.attempts import Attempts, brings_token
@@ -316,7 +316,7 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
     said = said_before(site, call.request)
     if view is None:
         context = {"page": page, "title": page.title, "said": said, "badges": await _badges(site)}
-        return call.html("unused.html", context)
+        return _told(call, call.html("unused.html", context), said)
     context = {
         "page": page,
         "view": view,
@@ -328,7 +328,11 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
     }
     template = view.template if isinstance(view, Drawn) else "view.html"
     more = view.context if isinstance(view, Drawn) else {}
-    response = call.html(template, {**context, **more})
+    return _told(call, call.html(template, {**context, **more}), said)
+
+
+def _told(call: Call, response: Response, said: Notice | None) -> Response:
+    """What an act did is said once."""
     if said:
         response.delete_cookie(SAID, path=call.prefix or "/")
     return response

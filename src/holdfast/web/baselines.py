@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holdfast.errors import ConfigurationError
+from holdfast.web.zones import here
 
 Lines = Mapping[str, Sequence[object]]  # by what names a line: what does not change in place
 _MOST_LISTS = 300  # lists that are kept
@@ -65,7 +66,7 @@ class Baselines:
         if count == 0:
             return ""
         many = "Changed" if count is None or not counts else f"{count:,} changed"
-        return f"{many} since {since.at:%H:%M:%S}, show"
+        return f"{many} since {here(since.at):%H:%M:%S}, show"
 
 
 def check_mark(mark: str) -> str:

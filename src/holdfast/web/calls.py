@@ -30,6 +30,7 @@ from holdfast.web.identity import Identity, client_of
 from holdfast.web.masking import for_role
 from holdfast.web.plain import as_json, plain, written
 from holdfast.web.site import Site
+from holdfast.web.zones import use_zone
 
 _log = logging.getLogger("holdfast.web")
 _FORM = 1024 * 1024  # bytes
@@ -208,6 +209,7 @@ def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Aw
         @functools.wraps(endpoint)
         async def answer(request: Request) -> Response:
             who: Identity | None = None
+            use_zone(request)
             try:
                 who = await known(site, request)
                 if site.beside and not is_api(request):

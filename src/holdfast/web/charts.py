@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.pages import Bars, Counted
 from holdfast.web.shown import clock, span
 from holdfast.web.trends import WaitLines
+from holdfast.web.zones import here
 
 WIDTH, HEIGHT = 640.0, 168.0
 _BAR = {"": "line", "due": "line"}  # what only waits is grey
@@ -80,17 +81,17 @@ def counted_chart(counted: Counted) -> Chart:
             if tall:
                 rects.append(Rect(_LEFT + n * step + 0.5, y, max(step - 1, 0.5), tall, tone))
         if rects:
-            columns.append(Column(f"{at.astimezone(UTC):{clock_of}}: {said}", rects))
+            columns.append(Column(f"{here(at):{clock_of}}: {said}", rects))
     across = [Mark(floor - part * high, short(top * part)) for part in (0.0, 0.5, 1.0)]
     every = range(0, len(points), max(1, (len(points) - 1) // 4))
-    along = [Mark(_LEFT + n * step, f"{points[n][0].astimezone(UTC):{clock_of}}") for n in every]
+    along = [Mark(_LEFT + n * step, f"{here(points[n][0]):{clock_of}}") for n in every]
     marks = []
     if len(points) > 1:
         each = (points[1][0] - points[0][0]).total_seconds()
         for at, said in counted.marks:
             steps = (at - points[0][0]).total_seconds() / each
             if 0 <= steps <= len(points):
-                marks.append(Mark(_LEFT + steps * step, f"{at.astimezone(UTC):{clock_of}} {said}"))
+                marks.append(Mark(_LEFT + steps * step, f"{here(at):{clock_of}} {said}"))
     return Chart(columns, across, along, _sentence(counted), marks)
 
 
@@ -286,7 +287,7 @@ def wait_chart(found: WaitLines) -> LineChart | None:
         for n in range(round(low), top + 1)
     ]
     along = [
-        Mark(_X0 + n * step, f"{found.times[n].astimezone(UTC):%H:%M}")
+        Mark(_X0 + n * step, f"{here(found.times[n]):%H:%M}")
         for n in range(0, len(found.times), max(1, (len(found.times) - 1) // 4))
     ]
     said = "; ".join(one.label for one in lines)

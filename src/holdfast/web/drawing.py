@@ -19,6 +19,7 @@ from holdfast.web import shown
 from holdfast.web.charts import bars_chart, counted_chart
 from holdfast.web.masking import before_quote, class_of_error, form_of, within_text
 from holdfast.web.rings import reach_chart, ring_chart
+from holdfast.web.zones import wall
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}
@@ -132,6 +133,7 @@ def environment() -> Environment:
         span=shown.span,
         clock=shown.clock,
         exact=shown.exact_time,
+        wall=wall,
         size=wording.size,
         one_line=shown.one_line,
         glyph=lambda state: _GLYPHS.get(state.word, state.tone or "due"),

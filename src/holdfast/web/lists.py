@@ -15,6 +15,7 @@ from holdfast.web.filters import JOB_SEARCHES, job_filter
 from holdfast.web.swapping import changes as changed
 from holdfast.web.views.jobs import LINES, SOON, lines_of
 from holdfast.web.views.overview import findings_of
+from holdfast.web.zones import wall
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -41,7 +42,7 @@ class ListWatch:
     async def values(self, site: "Site") -> dict[str, str]:
         now = await site.snapshots.get(self._topic, EVERY, lambda: _lines(site, self._wanted))
         said = site.baselines.said(self._since, now, changes, site.now())
-        return {"jobs.changed": said, "clock": f"{site.now():%H:%M:%S} UTC"}
+        return {"jobs.changed": said, "clock": wall(site.now())}
 
 
 def changes(was: Lines, now: Lines) -> int:

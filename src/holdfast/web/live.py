@@ -24,6 +24,7 @@ from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
 from holdfast.web.views.overview import numbers_of
 from holdfast.web.watching import PAGE, PageWatch, watched_page
+from holdfast.web.zones import wall
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -152,7 +153,7 @@ async def _overview(site: "Site") -> dict[str, str]:
     numbers = await numbers_of(site)
     worst = numbers.worst
     found = {
-        "clock": f"{numbers.at:%H:%M:%S} UTC",
+        "clock": wall(numbers.at),
         "oldest": span(numbers.oldest(worst) if worst else 0.0),
         "oldest.queue": worst.name if worst else "nothing waits",
         "due": number(numbers.due),

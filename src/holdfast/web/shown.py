@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from holdfast.model import exact
 from holdfast.model.text import printable
 from holdfast.store.queue_load import Count
+from holdfast.web.zones import here, zone_name
 
 MOST_CHARACTERS = 64 * 1024  # characters of a value that a page shows
 _COLOURED = 16 * 1024  # of those: with colours
@@ -66,7 +67,7 @@ def clock(at: datetime | None, now: datetime | None = None) -> str:
     """The time of today, else with the day."""
     if at is None:
         return "–"
-    at, today = at.astimezone(UTC), (now or datetime.now(UTC)).astimezone(UTC)
+    at, today = here(at), here(now or datetime.now(UTC))
     if at.year >= 9999:
         return "not by itself"
     if at.date() == today.date():
@@ -75,7 +76,7 @@ def clock(at: datetime | None, now: datetime | None = None) -> str:
 
 
 def exact_time(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    return here(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + f" {zone_name(at)}"
 
 
 def as_json(value: Any) -> str:

@@ -11,6 +11,7 @@ from holdfast.web.baselines import Since
 from holdfast.web.calls import Call, check_searches
 from holdfast.web.snapshots import SHARE
 from holdfast.web.swapping import Look, changes, look_at
+from holdfast.web.zones import wall
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -69,7 +70,7 @@ class PageWatch:
                 raise
             return {"page.changed": GONE}  # it was there when its page was
         said = site.baselines.said(self._since, now.lines, changes, site.now())
-        return {**now.values, "page.changed": said, "clock": f"{site.now():%H:%M:%S} UTC"}
+        return {**now.values, "page.changed": said, "clock": wall(site.now())}
 
     async def _look(self, site: "Site") -> Look:
         return look_at(await site.look(self._page.load(self._asked)), site.names)

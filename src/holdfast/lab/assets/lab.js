@@ -25,12 +25,14 @@
   let table = 0;
   let last = null;
   let back = false;
+  let turning = null; // the knob that somebody moves
 
   // Acts ----------------------------------------------------------------------------------------------------------
   async function send(fields) {
     const answer = await fetch(`/scene/${number}/act`, {
       method: "POST", headers: { "X-Fragment": "1" }, body: new URLSearchParams({ csrf, ...fields }),
-    });
+    }).catch(() => null);
+    if (!answer) { trouble("The lab cannot be reached. Start it again: holdfast lab"); return; }
     if (!answer.ok) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       trouble(page.querySelector(".whyc .lead")?.textContent || "That could not be done.");
@@ -50,11 +52,13 @@
   });
   lab.addEventListener("input", (event) => {
     const knob = event.target.dataset.knob;
-    if (knob) put(one(`[data-knob-value="${knob}"]`), event.target.value);
+    if (knob) { turning = event.target; put(one(`[data-knob-value="${knob}"]`), event.target.value); }
     if (event.target.matches("[data-wind]")) wind(Number(event.target.value));
   });
-  lab.addEventListener("change", (event) => {
-    if (event.target.dataset.knob) send({ what: "knob", name: event.target.dataset.knob, value: event.target.value });
+  lab.addEventListener("change", async (event) => {
+    if (!event.target.dataset.knob) return;
+    await send({ what: "knob", name: event.target.dataset.knob, value: event.target.value });
+    turning = null;
   });
   lab.addEventListener("click", (event) => {
     const tab = event.target.closest("[data-tab]");
@@ -200,17 +204,22 @@
     }
     for (const worker of seen.workers) {
       if (worker.tone !== "dead") continue;
-      const from = one("[data-jobs] .rowcard");
+      const from = one("[data-jobs] .rowcard:not(.more)");
       const to = one(`[data-pid-of="${worker.pid}"]`);
       if (from && to) line(from, to, "lost");
     }
     place.replaceChildren(...paths);
   }
+  // Of many jobs that complete, the tape shows the last few: else a worker that joined or was killed is off it at once.
+  function told(moments) {
+    const [usual, rare] = [moments.filter((one) => /^completes/.test(one[2])).slice(-3), moments.filter((one) => !/^completes/.test(one[2])).slice(-6)];
+    return [...rare, ...usual].sort((a, b) => a[0] - b[0]);
+  }
   function tape(seen) {
     const place = one("[data-tape]");
     const width = Math.max(300, place.getBoundingClientRect().width);
     place.setAttribute("viewBox", `0 0 ${width} 62`);
-    const moments = seen.tape.slice(-8);
+    const moments = told(seen.tape);
     const from = moments.length ? moments[0][0] : 0;
     const to = Math.max(from + 1, seen.at);
     const at = (seconds) => 12 + ((width - 24) * (seconds - from)) / (to - from);
@@ -264,8 +273,17 @@
     put(one("[data-api]"), seen.api);
     one("[data-play]").disabled = seen.playing;
     if (seen.trouble) trouble(seen.trouble);
+    // Another browser may have turned a knob, or started the scene over without its guard.
+    all("[data-knob]").forEach((knob) => {
+      if (knob === turning || knob.value === String(seen.values[knob.dataset.knob])) return;
+      knob.value = seen.values[knob.dataset.knob];
+      put(one(`[data-knob-value="${knob.dataset.knob}"]`), seen.values[knob.dataset.knob]);
+    });
+    if (!back && String(seen.unsafe) !== one("[data-unsafe]").getAttribute("aria-pressed")) location.reload();
     workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); wires(seen);
   }
+
+  one(".scenes [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
   // The stream ----------------------------------------------------------------------------------------------------
   const source = new EventSource(`/scene/${number}/live`);

@@ -142,10 +142,10 @@ SCENE = Scene(
     tables=(
         JOBS,
         Rows(
-            "holdfast.work",
+            "suspects",
             """SELECT right(w.id::text, 6) AS id, 'order ' || (w.payload->>'order_id') AS about, w.status, w.attempts,
                       w.crashes, w.suspect > 0 AS suspect FROM holdfast.work w ORDER BY w.seq LIMIT 20""",
-            "deaths of each job, and which job is a suspect",
+            "of holdfast.work: deaths of each job, and which job is a suspect",
         ),
         Rows(
             "holdfast.dead_letters",

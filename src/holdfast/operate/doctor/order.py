@@ -20,6 +20,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "dead_rows": ("horizon_session", "horizon_prepared", "horizon_slot"),
     "unusual_backlog": _STILL,
     "dead_letters": ("deadly_jobs", "open_breaker"),
+    "failed_schedule": ("deadly_jobs", "open_breaker", "dead_letters"),
     "open_publisher": ("horizon_session",),
     "prepared_publisher": ("horizon_prepared",),
     "lagging_subscription": _READERS,

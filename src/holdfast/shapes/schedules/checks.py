@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from ...operate.advice import Advice, advise, once, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span, them
-from .store import Overdue, overdue
+from .store import Overdue, failed, overdue
 from .verbs import ALIVE
+
+_MOST = 100  # schedules that are named
 
 
 def check_schedules(p: Patient) -> Iterator[Finding]:
@@ -23,6 +25,20 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
         fix = [advise("remove_schedule", name=s.name) for s in gone]
         starts = once([start_worker(s.queue) for s in gone])
         yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)
+
+
+def check_failed(p: Patient) -> Iterator[Finding]:
+    """It fires, and what it does fails: no error of anybody who waits for it says so."""
+    found = p.probe.look(failed(_MOST))
+    if found:
+        what = f"{several(len(found), 'schedule')} whose last job is a dead letter"
+        details = [
+            f"{cut(s.name)}: job {s.job} of {cut(s.task)}, {span(s.seconds)} ago, with {cut(s.error or 'no error')}"
+            for s in found
+        ]
+        fix = [advise("redrive_dead", id=s.job) for s in found]
+        looks = [advise("show_job", id=s.job) for s in found]
+        yield Finding("failed_schedule", "warning", what, fix, listed(details), looks, len(found))
 
 
 def _fix(s: Overdue) -> Advice:
@@ -47,5 +63,11 @@ CHECKS = (
         "every schedule fires at its slots",
         ("overdue_schedule", "undeclared_schedule"),
         check_schedules,
+    ),
+    Check(
+        "schedule_jobs",
+        "the last job of every schedule has not failed for good",
+        ("failed_schedule",),
+        check_failed,
     ),
 )

@@ -338,6 +338,7 @@ PAGES = Pages(
             "A schedule enqueues a job again and again, each slot once. "
             'Declare one: app.schedule("0 3 * * *", nightly.job()).',
             _in_use,
+            begin=Offer("schedule add", {}),
             live=15,
         ),
         Page("schedules/{name}", "Schedule", _one, live=15),

@@ -144,6 +144,15 @@ WHERE s.paused_at IS NULL AND s.next_at <= holdfast.now() - make_interval(secs =
         SELECT FROM holdfast.firings f JOIN holdfast.work w ON w.queue = f.queue AND w.id = f.job_id WHERE f.schedule = s.name AND f.job_id IS NOT NULL))
 ORDER BY s.next_at;
 
+-- name: schedules_failed
+-- Schedules whose last job is a dead letter: (name, task, job, seconds since it died, error). What was redriven or discarded is none.
+-- $1 limit
+SELECT s.name, d.task, d.id, extract(epoch FROM holdfast.now() - d.died_at)::float8, d.last_error
+FROM (SELECT x.name FROM holdfast.schedules x WHERE x.paused_at IS NULL ORDER BY x.name LIMIT 10000) s
+CROSS JOIN LATERAL (SELECT f.job_id FROM holdfast.firings f WHERE f.schedule = s.name AND f.job_id IS NOT NULL ORDER BY f.slot DESC LIMIT 1) f
+CROSS JOIN LATERAL (SELECT l.id, l.task, l.died_at, l.last_error FROM holdfast.dead_letters l WHERE l.id = f.job_id OFFSET 0) d
+ORDER BY d.died_at LIMIT $1;
+
 -- name: prune_firings
 -- Forget what schedules fired longer ago than finished jobs are kept, except jobs that are still live, and remember between which slots.
 -- $1 retention days, $2 limit

@@ -295,6 +295,21 @@ class Overdue:
     workers: int  # live ones, of any code
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A schedule whose last job is a dead letter."""
+
+    name: str
+    task: str
+    job: UUID
+    seconds: float  # since it died
+    error: str | None
+
+
+def failed(limit: int) -> Statement[list[Failed]]:
+    return named("schedules_failed", (limit,), lambda rows: [Failed(*r) for r in rows])
+
+
 def overdue(seconds: float, late_after: float, stale_after: float) -> Statement[list[Overdue]]:
     params = (seconds, late_after, stale_after)
     return named("schedules_overdue", params, lambda rows: [Overdue(*r) for r in rows])

@@ -1,6 +1,5 @@
 """What can be done to runs from the dashboard: the verbs of the command line, shown first."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,17 +31,6 @@ def _pause(given: Given) -> Procedure[ActResult]:
 def _resume(given: Given) -> Procedure[ActResult]:
     act = yield from verbs.resume(given["run"])
     return _said(act, "is resumed" if act.changed else "was not paused")
-
-
-def _signal(given: Given) -> Procedure[ActResult]:
-    try:
-        payload = json.loads(given.get("payload") or "null")
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"the payload is not JSON: {error}. A text needs quotes of its own"
-        ) from None
-    act = yield from verbs.signal(given["run"], given["signal"], payload)
-    return _said(act, f"got the signal {given['signal']}")
 
 
 def _cancel(given: Given) -> Procedure[ActResult]:
@@ -103,9 +91,8 @@ def _fork_words(given: Given) -> list[str]:
 
 def _words(verb: str) -> Any:
     def words(given: Given) -> list[str]:
-        more = [given.get("signal", "NAME"), given.get("payload") or "null"] if verb == "signal" else []
         reason = ["--reason", given["reason"]] if given.get("reason") else []
-        return ["workflow", verb, given["run"], *more, *reason, *(["--yes"] if verb == "terminate" else [])]
+        return ["workflow", verb, given["run"], *reason, *(["--yes"] if verb == "terminate" else [])]
 
     return words
 
@@ -113,13 +100,6 @@ def _words(verb: str) -> Any:
 ACTS: Sequence[Act] = (
     Act("workflow pause", "Pause", _pause, (_RUN,), _words("pause"), at_once=True),
     Act("workflow resume", "Resume", _resume, (_RUN,), _words("resume"), at_once=True),
-    Act(
-        "workflow signal",
-        "Signal",
-        _signal,
-        (_RUN, Field("signal", "Signal"), Field("payload", "Payload, as JSON", "json", required=False)),
-        _words("signal"),
-    ),
     Act("workflow cancel", "Cancel and undo", _cancel, (_RUN, _WHY), _words("cancel"), _preview_cancel),
     Act("workflow retry", "Retry", _retry, (_RUN,), _words("retry")),
     Act(

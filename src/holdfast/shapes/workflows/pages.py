@@ -35,6 +35,7 @@ from ...pages import (
 from . import bars, runs, verbs
 from .page_acts import ACTS
 from .runs import RunFilter, RunView
+from .signal_forms import signal_act
 from .states import ENDED, STATES
 from .timeline import Entry
 from .verbs import Shown
@@ -116,7 +117,11 @@ def _offers(one: RunView) -> list[Offer]:
     turn = Offer("workflow resume" if one.state == "paused" else "workflow pause", given)
     found = [
         turn,
-        Offer("workflow signal", given),
+        *(
+            Offer("workflow signal", {**given, "signal": name}, f"Signal {name}")
+            for name in (one.waits or [])[:3]
+        ),
+        Offer("workflow signal", given, "Another signal" if one.waits else ""),
         Offer("workflow cancel", given),
         Offer("workflow fork", given),
         Offer("workflow terminate", given),
@@ -262,4 +267,5 @@ PAGES = Pages(
         Page("workflows/{run}", "Run", _one, live=2),
     ],
     ACTS,
+    lambda tasks: (signal_act(tasks),),
 )

@@ -9,19 +9,20 @@ from .declare import KIND
 from .messages import Signal
 
 
-def declared_signal(tasks: TaskSet, workflow: str, name: str) -> Signal[Any] | None:
-    """The signal of this name in a module that defines a version of the workflow. None: there is none."""
+def declared_signals(tasks: TaskSet, workflow: str) -> dict[str, Signal[Any]]:
+    """By name: the signals in the modules that define a version of the workflow."""
+    found: dict[str, Signal[Any]] = {}
     for one in tasks.declared(KIND).values():
         if one.name == workflow:
-            for found in getattr(one.codec.signature.func, "__globals__", {}).values():
-                if isinstance(found, Signal) and found.name == name:
-                    return found
-    return None
+            for thing in getattr(one.codec.signature.func, "__globals__", {}).values():
+                if isinstance(thing, Signal):
+                    found.setdefault(thing.name, thing)
+    return found
 
 
 def check_signal(tasks: TaskSet, workflow: str, name: str, payload: Any) -> None:
     """Raises InvalidPayload when the payload is not of the signal's type."""
-    signal = declared_signal(tasks, workflow, name)
+    signal = declared_signals(tasks, workflow).get(name)
     if signal is None:
         return
     try:

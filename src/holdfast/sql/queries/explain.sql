@@ -43,9 +43,9 @@ SELECT v.id, v.status, extract(epoch FROM holdfast.now() - v.last_seen_at)::floa
        cardinality(v.tasks), v.concurrency, v.release, r.running, v.signatures ->> ($1 || '/' || $3::int)
 FROM (SELECT w.* FROM holdfast.workers w WHERE w.status <> 'gone' ORDER BY w.last_seen_at DESC, w.id LIMIT $2) v
 CROSS JOIN LATERAL (
-    SELECT count(*) AS running FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    SELECT count(*) AS running FROM holdfast.claims c
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w
-                        WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+                        WHERE w.queue = c.queue AND w.id = ANY (c.job_ids) AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
     WHERE c.worker = v.id
 ) r
 ORDER BY v.last_seen_at DESC, v.id;

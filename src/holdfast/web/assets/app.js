@@ -110,8 +110,32 @@
     if (event.target.matches("[data-all]")) all("[data-pick]").forEach((box) => { box.checked = event.target.checked; });
     if (event.target.matches("[data-all], [data-pick]")) count();
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+    if (event.target.closest("[data-prefs]")) prefer(event.target);
     if (event.target.matches("[data-keys-off]")) localStorage.setItem("holdfast-keys", event.target.checked ? "off" : "on");
   });
+
+  // What somebody prefers is kept in this browser; the zone of times goes to the server, which writes them.
+  const ZONE = "holdfast_zone";
+  const prefs = one("[data-prefs]");
+  const stored = (name) => { try { return localStorage.getItem(`holdfast-${name}`) || ""; } catch { return ""; } };
+  const keep = (name, value) => { try { value ? localStorage.setItem(`holdfast-${name}`, value) : localStorage.removeItem(`holdfast-${name}`); } catch { tell("This browser keeps nothing."); } };
+  function zone(value) {
+    const named = value === "local" ? encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC") : "";
+    document.cookie = `${ZONE}=${named}; path=${prefix.replace(/\/d\/[^/]+$/, "") || "/"}; max-age=${named ? 31536000 : 0}; samesite=lax`;
+    return location.reload();
+  }
+  function prefer(field) {
+    if (field.name === "zone") { zone(field.value); return; }
+    if (!field.name) return;
+    keep(field.name, field.value);
+    if (field.name === "density") root.dataset.density = field.value;
+    if (field.name === "theme") root.dataset.theme = field.value || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    tell("Kept in this browser.");
+  }
+  if (prefs) {
+    for (const name of ["theme", "density", "refresh"]) prefs.elements[name].value = stored(name);
+    prefs.elements.zone.value = document.cookie.split("; ").some((one) => one.startsWith(`${ZONE}=`) && one.length > ZONE.length + 1) ? "local" : "";
+  }
 
   // One line for what a button did that the page does not show by itself --------------------------------------------
   const said = document.createElement("p");
@@ -193,8 +217,7 @@
 
   // Keys ----------------------------------------------------------------------------------------------------------
   const off = () => { try { return localStorage.getItem("holdfast-keys") === "off"; } catch { return false; } };
-  const box = one("[data-keys-off]");
-  if (box) box.checked = off();
+  all("[data-keys-off]").forEach((box) => { box.checked = off(); });
   const places = { o: "", j: "jobs", q: "queues", d: "dead", k: "keys", w: "workers", s: "schedules", f: "workflows", e: "events", h: "doctor", l: "limits", a: "audit" };
   let going = 0;
   function move(step) {
@@ -259,7 +282,7 @@
     if (!state) return;
     state.dataset.liveState = word;
     root.dataset.liveNow = word;
-    state.title = { live: "Live", polling: "Asked every 10 seconds: a stream does not get through", away: "The database is unreachable" }[word] || `Last seen ${seen ? Math.round((Date.now() - seen) / 1000) : "some"} seconds ago`;
+    state.title = { live: "Live", polling: stored("refresh") ? "Asked every 10 seconds: see Settings" : "Asked every 10 seconds: a stream does not get through", away: "The database is unreachable" }[word] || `Last seen ${seen ? Math.round((Date.now() - seen) / 1000) : "some"} seconds ago`;
   }
   function swap(values) {
     seen = Date.now();
@@ -289,7 +312,10 @@
     turn();
   }
   function start() {
+    const wanted = stored("refresh");
     if (!topics || source || document.hidden) return;
+    if (wanted === "off") { if (state) state.title = "Stays as it was read: see Settings"; return; }
+    if (wanted === "10") { poll(); return; }
     if (innerWidth > 760) columns((head) => `${head.offsetWidth}px`);
     source = new EventSource(`${prefix}/live?${asking()}`);
     const mine = source;

@@ -23,6 +23,7 @@ from holdfast.web.findings import shown_findings
 from holdfast.web.snapshots import SHARE
 from holdfast.web.trends import SPANS, Range, Trends, range_of, trends_of, wait_lines
 from holdfast.web.views.drawn import Drawn, later
+from holdfast.web.zones import zone_name
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -36,7 +37,9 @@ REST_LASTS = 5.0  # seconds for slow data: rates, dead letters, queues without a
 FEW = 1_000  # due jobs of a queue that a query counts
 FEW_LATER = 100  # and of those that are not due
 MANY_LAST = 20.0  # seconds until what is more is counted again
-RUNNING_SHARE = 0.003  # of the time, at most, that it takes to count what workers run: each job of their claims is looked up
+RUNNING_SHARE = (
+    0.003  # of the time, at most, that it takes to count what workers run: their claims are searched for it
+)
 OLD = 60.0  # seconds for which optional data serve
 
 
@@ -162,7 +165,7 @@ def _counted(shown: Range, span: str) -> Counted:
     step = "" if shown.step == timedelta(minutes=1) else f", in steps of {shown.step.seconds // 60} minutes"
     return Counted(
         _COUNTED, [(m.at, m[1:]) for m in shown.minutes], "Jobs a minute" if not step else "Jobs",
-        f"the last {_SAID[span]}{step}, UTC", marks=marks,
+        f"the last {_SAID[span]}{step}, {zone_name(shown.waits.since)}", marks=marks,
     )  # fmt: skip
 
 
@@ -219,8 +222,8 @@ async def _look(site: "Site") -> Numbers:
 
 def _quick(site: "Site", rest: Numbers) -> Procedure[Numbers]:
     """A queue that was empty when all were read is read again when all are read again: one takes the server some
-    milliseconds, mostly of planning, and of many queues few have jobs. So are workers: to count what they run, each job of
-    their claims is looked up."""
+    milliseconds, mostly of planning, and of many queues few have jobs. So are workers: to count
+    what they run, their claims are searched."""
     empty = {
         load.name: load for load in rest.found.queues if not any(getattr(load, n).count for n in _COUNTS)
     }

@@ -32,6 +32,7 @@ from holdfast.web.shown import number, span
 from holdfast.web.views.audit import entries_of
 from holdfast.web.views.drawn import later
 from holdfast.web.views.overview import Numbers, QueueRow, numbers_of, queues_worst_first
+from holdfast.web.zones import zone_name
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -127,7 +128,11 @@ def _history(name: str, span_of_time: str) -> Procedure[Counted]:
     others = [Link(other, f"queues/{name}", {"history": other}) for other in SPANS if other != span_of_time]
     step = "minute" if found.step_minutes == 1 else f"{found.step_minutes} minutes"
     return Counted(
-        _STACKED, points, f"The last {_SAID[span_of_time]}", f"the most in each {step}, UTC", others
+        _STACKED,
+        points,
+        f"The last {_SAID[span_of_time]}",
+        f"the most in each {step}, {zone_name(last)}",
+        others,
     )
 
 
