@@ -163,7 +163,7 @@ def lefts(pid: int) -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"holdfast-lab-{pid}-*"))
 
 
-def test_a_lab_removes_what_one_left_that_was_killed(place: Place) -> None:
+def test_a_lab_removes_what_one_left_that_was_killed(place: LabHost) -> None:
     gone = Path(tempfile.gettempdir()) / f"holdfast-lab-{2**22 + 7}-1-gone"  # no pid is that large
     again = (
         Path(tempfile.gettempdir()) / f"holdfast-lab-{os.getpid()}-1-gone"
