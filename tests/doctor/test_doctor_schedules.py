@@ -1,5 +1,6 @@
 """Schedules that nobody fires: made so, found, mended by the printed command, and gone."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -79,3 +80,22 @@ def test_a_schedule_that_no_living_code_has_can_be_removed(case: Case, app: Hold
     assert finding["what"] == "1 schedule in no live worker's code: nobody fires it"
     assert finding["fix"] == ["holdfast schedule remove hello"]
     assert finding["otherwise"] == ["holdfast worker doctor_app:app --queue inbox"]
+
+
+def test_a_schedule_that_fires_and_whose_job_fails_for_good_is_found(case: Case, app: Holdfast) -> None:
+    @app.task(name="greet", max_attempts=1)
+    def greet(name: str) -> str:
+        raise ValueError(f"nobody is called {name}")
+
+    with app:
+        app.schedules.add("hello", timedelta(days=1), greet.job(name="x"))
+        assert case.found("failed_schedule") is None
+        case.run("holdfast schedule run hello")
+        asyncio.run(app.run_worker(until_idle=True))
+    (job,) = [row["id"] for row in case.sql("SELECT id FROM holdfast.dead_letters")]
+    finding = case.cure("failed_schedule")
+    assert finding["level"] == "warning"
+    assert finding["what"] == "1 schedule whose last job is a dead letter"
+    assert finding["fix"] == [f"holdfast dead redrive {job}"]
+    assert finding["details"][0].startswith(f"hello: job {job} of greet, ")
+    assert finding["details"][0].endswith(" ago, with ValueError: nobody is called x")

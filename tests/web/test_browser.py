@@ -175,6 +175,7 @@ def test_keys_and_the_finder(chromium: Browser, base: str, shop: Kit) -> None:
     page.keyboard.press("?")
     expect(page.locator("dialog.keys")).to_be_visible()
     page.keyboard.press("Escape")
+    expect(page.locator("dialog.keys")).to_be_hidden()  # until then keys are the dialog's
     before = page.locator("html").get_attribute("data-theme")
     page.keyboard.press("t")
     assert page.locator("html").get_attribute("data-theme") != before
