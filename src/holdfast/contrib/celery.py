@@ -26,7 +26,6 @@ from holdfast import (
 )
 
 from ..errors import ConfigurationError, InvalidPayload
-from ..tasks.payload import RESULT_BYTES, dump
 
 _LOGGER = logging.getLogger("celery.app.trace")  # where Celery logs such errors
 _WITHOUT_END = 1000  # attempts, where Celery's own count of retries says when it is enough
@@ -142,7 +141,7 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
             if asked:
                 return _end(celery_task, job, asked[-1], by_holdfast)
             try:
-                result = _stored(celery_task, value)
+                result = _stored(adopted, value)
             except InvalidPayload as error:
                 return _end(celery_task, job, error, by_holdfast)
             _call(celery_task.on_success, value, request.id, args, kwargs)
@@ -183,16 +182,16 @@ def _body(celery_task: Any) -> Callable[..., Any]:
     return celery_task if own else celery_task.run  # type: ignore[no-any-return]
 
 
-def _stored(celery_task: Any, value: Any) -> Any:
+def _stored(adopted: Adopted, value: Any) -> Any:
     """The value as the result of the job. Where Celery stores none, one without a JSON form is no error."""
     from celery.backends.base import DisabledBackend  # type: ignore[import-untyped]
 
-    if celery_task.ignore_result:
+    if adopted.celery_task.ignore_result:
         return None
     try:
-        dump(value, "result", RESULT_BYTES)
+        adopted.job_task.definition.codec.encode_result(value)
     except InvalidPayload:
-        if isinstance(celery_task.backend, DisabledBackend):
+        if isinstance(adopted.celery_task.backend, DisabledBackend):
             return None
         raise
     return value
