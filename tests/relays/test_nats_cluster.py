@@ -1,5 +1,6 @@
 """A relay to a NATS cluster of three whose leader is killed: it sends again, and the stream has everything in order."""
 
+import asyncio
 import json
 import time
 from collections import defaultdict
@@ -9,6 +10,7 @@ from dataclasses import replace
 import nats as nats_client
 import pytest
 from nats.js.api import StreamConfig
+from nats.js.errors import ServiceUnavailableError
 from tests.brokers import Server, folder, free_port, program
 from tests.conftest import QUICK, await_until
 from tests.flow.test_run import working
@@ -84,7 +86,12 @@ async def test_a_relay_goes_on_when_the_leader_of_three_is_killed(
     state = (await js.stream_info("S")).state
     found: dict[str, list[int]] = defaultdict(list)
     for seq in range(1, state.last_seq + 1):
-        message = await js.get_msg("S", seq)
+        for _ in range(60):
+            try:
+                message = await js.get_msg("S", seq)
+                break
+            except ServiceUnavailableError:  # the two that are left may be electing
+                await asyncio.sleep(0.5)
         assert message.subject is not None
         found[message.subject].append(int(json.loads(message.data or b"")["data"]["n"]))
     await client.close()

@@ -142,6 +142,21 @@ async def test_it_does_not_spin_while_the_trial_of_a_dead_destination_is_on_its_
         await reaches(akit, 2)
 
 
+async def test_what_stands_before_a_refused_event_is_tried_again_whatever_stands_behind_it(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """The destination is unreachable twice for the first, and the third, which was never tried, must not be."""
+    left = [RetryLater("nobody there")] * 2
+    bad = Refused("forbidden", "no")
+    memory = Memory(lambda m: bad if m.key == "bad" else left.pop() if m.key == "a" and left else None)
+    out(app, memory, refused="stop", window=1)
+    publish(app, ("a", 1), ("bad", 2), ("c", 3))
+    async with working(akit):
+        await await_until(lambda: stopped(akit), "it stopped", 20)
+        assert stopped(akit) == [{"position": 1}]
+    assert (memory.of("a"), memory.of("c")) == ([1], [])
+
+
 def opened(retry: Backoff) -> Breaker:
     class Cursor:
         name = "out"

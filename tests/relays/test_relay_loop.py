@@ -12,6 +12,7 @@ from tests.flow.test_run import working
 from tests.relays.support import STEADY, Memory, n_of, position, reaches
 
 from holdfast import Event, Holdfast, TaskDefinitionError, telemetry
+from holdfast.db.database import Database
 from holdfast.follow import LogPage
 from holdfast.model.backoff import Backoff
 from holdfast.shapes.events.follow import FollowedLog
@@ -19,6 +20,7 @@ from holdfast.shapes.relays import aside as aside_module
 from holdfast.shapes.relays import breaker as breaker_module
 from holdfast.shapes.relays import relay as relay_module
 from holdfast.shapes.relays.relay import Relay
+from holdfast.store.statement import Statement
 from holdfast.testing import Kit
 from holdfast.transport import Outcome, OutMessage, Refused, RetryLater
 
@@ -128,6 +130,26 @@ async def test_the_position_moves_only_behind_confirmed_messages(app: Holdfast, 
     assert memory.of("a") == [1, 3]
     assert len({m.id for m in memory.tried if n_of(m) == 3}) == 1
     assert len({m.body for m in memory.tried if n_of(m) == 3}) == 1
+
+
+async def test_a_move_of_the_position_is_one_statement(
+    app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped inside of a transaction keeps the row, and no other worker could take the relay over."""
+    alone: set[str] = set()
+    arun = Database.arun
+
+    async def seen(database: Database, make: Any) -> Any:
+        if isinstance(what := make(), Statement):
+            alone.add(what.name)
+        return await arun(database, make)
+
+    monkeypatch.setattr(Database, "arun", seen)
+    out(app, Memory())
+    publish(app, ("a", 1), ("b", 2), ("a", 3))
+    async with working(akit):
+        await reaches(akit, 3)
+    assert "advance" in alone
 
 
 async def test_a_refused_message_parks_its_key_and_the_rest_goes_on(app: Holdfast, akit: Kit) -> None:

@@ -158,7 +158,11 @@ class FollowedLog:
                 yield from effect()
             return True
 
-        if not await self._database.arun(flow):
+        # A process may be stopped at any moment. In a transaction it would keep the row, and nobody else could take over.
+        is_alone = owned.until is None and not notes and effect is None
+        if not await self._database.arun(
+            lambda: store.advance(owned, position, seq, self.lease) if is_alone else flow()
+        ):
             raise LeaseLost
         self.renewed(began + self.lease)
         passed = position - owned.position

@@ -124,8 +124,10 @@ class Lanes:
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    def has_untried(self) -> bool:
-        return any(lane.lost == 0 for lane in self._ready.values())
+    def has_untried(self, below: int | None = None) -> bool:
+        """A message that may be sent, of a lane for which the destination was not unreachable."""
+        fresh = (lane.items[lane.sent] for lane in self._ready.values() if lane.lost == 0)
+        return any(below is None or item.position < below for item in fresh)
 
     def finish(self, item: Item, note: Note | None = None) -> None:
         """It was sent, and is confirmed or recorded. It is the first of its lane."""

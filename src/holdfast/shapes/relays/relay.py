@@ -157,20 +157,28 @@ class Relay:
 
     def _send(self) -> None:
         now, lanes, window = time.monotonic(), self._lanes, self._spec.window
-        other = self._breaker.is_open and lanes.has_untried()
+        other = self._breaker.is_open and self._has_untried
         if self._breaker.is_open and (self._waves or now < self._breaker.due(other=other)):
             return
         most = self._most_waves
         each = max(1, window if most == 1 else window // WAVES)
-        below = None if self._bad is None else self._bad[0].position
         while len(self._waves) < most and lanes.in_flight < window:
             size = 1 if self._breaker.is_open else min(each, self._able.max_batch, window - lanes.in_flight)
-            items = lanes.take(size, now, below, untried=other)
+            items = lanes.take(size, now, self._below, untried=other)
             if not items:
                 return
             self._waves.add(self._task(self._wave(items), "sends"))
             if self._breaker.is_open:
                 return
+
+    @property
+    def _below(self) -> int | None:
+        """Nothing is sent from here on."""
+        return None if self._bad is None else self._bad[0].position
+
+    @property
+    def _has_untried(self) -> bool:
+        return self._lanes.has_untried(self._below)
 
     @property
     def _may_try_aside(self) -> bool:
@@ -207,7 +215,7 @@ class Relay:
         if self._breaker.is_open:
             trial = 0.0 if self._lanes.has_ready() else aside if retry is None else retry
             if not self._waves and trial is not None:  # otherwise the trial wakes it
-                due.append(max(self._breaker.due(other=self._lanes.has_untried()), trial))
+                due.append(max(self._breaker.due(other=self._has_untried), trial))
         elif (
             retry is not None
             and len(self._waves) < self._most_waves
