@@ -174,8 +174,7 @@ class Clients:
         self._threads = ThreadPoolExecutor(CALLS, "holdfast sqs")
 
     def call(self, work: Callable[..., Any], *arguments: Any) -> "asyncio.Future[Any]":
-        run = contextvars.copy_context().run  # with the lease of the relay
-        call = functools.partial(run, work, *arguments)
+        call = functools.partial(contextvars.copy_context().run, work, *arguments)  # with the relay's lease
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def enter(self) -> None:
