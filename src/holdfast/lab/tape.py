@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.lab.notes import Note
+from holdfast.model.state import BLOCKED, DEAD_LETTER, PARKED
 
 _MOST_MOMENTS = 400  # moments that are kept
 
@@ -32,7 +33,7 @@ def _fails(fields: dict[str, Any]) -> tuple[str, str]:
     """The row says what became of the job."""
     if not fields["rows"]:
         return "says failed: 0 rows", "dead"
-    is_over = any(state in fields["answer"][0] for state in ("dead_letter", "blocked", "parked"))
+    is_over = any(state in fields["answer"][0] for state in (DEAD_LETTER, BLOCKED, PARKED))
     return ("fails for good", "dead") if is_over else ("fails, and will try again", "retry")
 
 
