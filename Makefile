@@ -44,7 +44,7 @@ bench: $(STAMP) ## measure everything on this machine, and write docs/performanc
 bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run (2 minutes)
 	$(BIN)/holdfast bench all --quick
 
-mutants: $(STAMP) ## remove each guard in turn and see its test fail (about an hour; continues where it was interrupted)
+mutants: $(STAMP) ## remove each guard in turn and see its test fail (about two hours; continues where it was interrupted)
 	$(BIN)/python scripts/mutants.py
 
 test-pythons: $(STAMP) ## the core of the tests on every CPython that we support and this machine has

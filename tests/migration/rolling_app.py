@@ -138,3 +138,20 @@ async def tick(job: Job) -> None:
 
 
 app.schedule(timedelta(seconds=1), tick.job(), name="tick", missed="run_all")
+
+
+if os.environ.get("ROLLING_WORKFLOWS"):  # both releases have them
+    from holdfast import Signal, Workflow
+
+    NEXT = Signal("next", str)
+
+    def noted(tag: str) -> None:
+        note("ran", tag=tag, release=os.environ["ROLLING_RELEASE"])
+
+    @app.workflow
+    async def eras(wf: Workflow, tag: str, era: int) -> None:
+        await wf.signal(NEXT)
+        await wf.step(noted, f"{tag}-{era}")
+        await wf.call(plain, tag=f"{tag}-{era}-called")
+        if era == 1:
+            wf.continue_as_new(tag=tag, era=2)

@@ -168,6 +168,16 @@ def operated(tag: str) -> list[str]:
     return [tag, f"{tag}-paused"]
 
 
+def two_eras(tag: str) -> list[str]:
+    """A run that continues as new, and whose second signal may come in either era."""
+    from tests.migration.rolling_app import NEXT, eras
+
+    run = eras.using(id=tag).start(tag=tag, era=1)
+    for key in ("a", "b"):
+        run.signal(NEXT(key), idempotency_key=key)
+    return [f"{tag}-{n}{end}" for n in (1, 2) for end in ("", "-called")]
+
+
 def verb(module: str, name: str) -> Callable[..., Any]:
     """A verb of the operator; in releases that have none it is a function of the database."""
     try:
@@ -201,6 +211,8 @@ def main(name: str) -> None:
             *(in_a_transaction, by_sql, answered, in_child, operated),
         )
     }
+    if os.environ.get("ROLLING_WORKFLOWS"):
+        ways["two_eras"] = two_eras
     with asyncio.Runner() as runner:
         ways["amany"] = lambda tag: runner.run(amany(tag))
         number = 0

@@ -38,6 +38,8 @@ READS_NEEDS_CODE = (
     3  # code before migration 2 knows nothing of needs_code, so it refuses to start on a newer database
 )
 
+HAS_WORKFLOWS = 10  # their migration: where only later ones are applied, the code before them has workflows
+
 LEDGER = "CREATE TABLE ledger (place bigserial, tag text NOT NULL, key text, n int NOT NULL)"
 SETTINGS = {
     "lease": 40.0,
@@ -97,6 +99,7 @@ class Stage:
         self.database = database
         self.folder = folder
         self.processes: list[WorkerProcess] = []
+        self.workflows = False  # used too
 
     def _start(self, release: str, source: Path, *words: str) -> WorkerProcess:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))}
@@ -107,6 +110,7 @@ class Stage:
             "PYTHONUNBUFFERED": "1",
             "ROLLING_FOLDER": str(self.folder),
             "ROLLING_RELEASE": release,
+            "ROLLING_WORKFLOWS": "1" if self.workflows else "",
         }
         process = WorkerProcess([sys.executable, *words], env, self.folder, len(self.processes))
         self.processes.append(process)
@@ -186,6 +190,7 @@ def test_a_migration_under_load_of_the_code_before_it(
 ) -> None:
     old, new = source_of(commit, tmp_path / "before"), ROOT / "src"
     known = files.migrations()
+    stage.workflows = numbers[0] > HAS_WORKFLOWS
     migrate.up(database.dsn, migrations=known[: numbers[0] - 1])
     database.run(LEDGER)
     make_queues(stage, old)
@@ -219,8 +224,8 @@ def test_a_migration_under_load_of_the_code_before_it(
 
 def make_queues(stage: Stage, source: Path) -> None:
     program = (
-        "from tests.migration.rolling_app import app; from holdfast.operate.queues import sync_queues; "
-        "sync_queues(app.database, app.tasks.queue_rules()); app.close()"
+        "from tests.migration.rolling_app import app; from tests.migration.rolling_producer import verb; "
+        "verb('queues', 'sync_queues')(app.tasks.queue_rules()); app.close()"
     )
     done = stage._start("old", source, "-c", program)
     assert done.wait(120) == 0, done.output[-4000:]

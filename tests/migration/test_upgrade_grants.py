@@ -2,7 +2,11 @@
 """What an upgrade gives to roles that were given rights before."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.conftest import QUICK
 from tests.migration.servers import Database
+from tests.migration.test_migrate_rolling import BEFORE, ROOT, source_of
 
 from holdfast import Event, Holdfast, Rate
 from holdfast import sql as files
@@ -149,3 +154,45 @@ def test_who_could_only_look_sees_what_is_new_and_changes_nothing(database: Data
         "subscription_lag",
     )
     assert rights(database, role, *tables) == dict.fromkeys(tables, "S")
+
+
+def roles_script(source: Path, prefix: str) -> str:
+    """As that code prints it."""
+    words = [sys.executable, "-m", "holdfast", "roles", "sql", "--prefix", prefix]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    done = subprocess.run(
+        words,
+        env={**environment, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_roles_need_no_second_script_for_the_newest_migration(
+    make_database: Callable[[], Database], tmp_path: Path
+) -> None:
+    """Between the migration and the script workers of both releases run with what the roles have."""
+    database, prefix = make_database(), f"up_{uuid4().hex[:8]}"
+    known = files.migrations()
+    migrate.up(database.dsn, migrations=known[:-1])
+    database.run(roles_script(source_of(BEFORE[str(known[-1][0])], tmp_path), prefix))
+    given = f"""
+        SELECT o.what, a.grantee::regrole::text, a.privilege_type
+        FROM (SELECT c.relname::text, c.relacl FROM pg_class c WHERE c.relnamespace = 'holdfast'::regnamespace
+              UNION ALL SELECT a.attrelid::regclass || '.' || a.attname, a.attacl FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+              WHERE c.relnamespace = 'holdfast'::regnamespace
+              UNION ALL SELECT p.oid::regprocedure::text, p.proacl FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace
+             ) AS o(what, acl)
+        CROSS JOIN LATERAL aclexplode(o.acl) a JOIN pg_roles r ON r.oid = a.grantee
+        WHERE r.rolname LIKE '{prefix}%' AND r.rolname <> '{prefix}_owner' ORDER BY 1, 2, 3"""
+    try:
+        migrate.up(database.dsn)
+        after_it = database.ask(given)
+        database.run(roles_script(ROOT / "src", prefix))
+        assert database.ask(given) == after_it
+        assert len(after_it) > 300
+    finally:
+        for (name,) in database.ask(f"SELECT rolname FROM pg_roles WHERE rolname LIKE '{prefix}%'"):
+            database.run(f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP OWNED BY {name}; DROP ROLE {name}")

@@ -126,7 +126,8 @@ class Lanes:
 
     def has_untried(self, below: int | None = None) -> bool:
         """A message that may be sent, of a lane for which the destination was not unreachable."""
-        fresh = (lane.items[lane.sent] for lane in self._ready.values() if lane.lost == 0)
+        lanes = (lane for lane in self._ready.values() if lane.lost == 0 and lane.sent < len(lane.items))
+        fresh = (lane.items[lane.sent] for lane in lanes)
         return any(below is None or item.position < below for item in fresh)
 
     def finish(self, item: Item, note: Note | None = None) -> None:
