@@ -65,7 +65,7 @@ def test_a_full_scan_is_due_every_second_and_sooner_where_nothing_was_found(
     marks.scanned(0.001)
     assert clock.due_in(marks) == 1.0
     marks.found_nothing()
-    assert clock.due_in(marks) == 0.05
+    assert clock.due_in(marks) == 0.2
     clock.now += 0.3
     marks.found_nothing()
     assert marks.full_scan_due()
@@ -77,11 +77,11 @@ def test_full_scans_take_at_most_a_twentieth_of_the_time_but_what_they_saved_cou
     clock, marks = Clock(monkeypatch), LowWater()
     marks.scanned(0.2)  # five seconds without one have earned it
     marks.found_nothing()
-    assert clock.due_in(marks) == 0.05
-    clock.now += 0.05
+    assert clock.due_in(marks) == 0.2
+    clock.now += 0.2
     marks.scanned(0.2)
     marks.found_nothing()
-    assert clock.due_in(marks) == 2.95  # 2 * 0.2 * 20 since the first, but for the five seconds before it
+    assert clock.due_in(marks) == 2.8  # 2 * 0.2 * 20 since the first, but for the five seconds before it
     clock.now += 3600.0
     marks.scanned(2.0)
     assert clock.due_in(marks) == 35.0  # an hour without one earns no more than five seconds

@@ -16,7 +16,7 @@ from ...store.claim import Mark, PriorityMark
 
 LATE = timedelta(seconds=0.2)
 FULL_SCAN = 1.0  # seconds between two full scans
-_SOONER = 0.05  # where nothing was found from the marks
+_SOONER = 0.2  # where nothing was found from the marks: of a hundred workers each may scan that often
 _SHARE = 20  # of the time is for full scans: one part
 _SAVED = 5.0  # seconds without a full scan that count for later ones
 

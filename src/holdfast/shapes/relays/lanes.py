@@ -126,8 +126,7 @@ class Lanes:
 
     def has_untried(self, below: int | None = None) -> bool:
         """A message that may be sent, of a lane for which the destination was not unreachable."""
-        lanes = (lane for lane in self._ready.values() if lane.lost == 0 and lane.sent < len(lane.items))
-        fresh = (lane.items[lane.sent] for lane in lanes)
+        fresh = (lane.items[lane.sent] for lane in self._ready.values() if lane.lost == 0)
         return any(below is None or item.position < below for item in fresh)
 
     def finish(self, item: Item, note: Note | None = None) -> None:
@@ -202,9 +201,10 @@ class Lanes:
             assert lane is not None
             lane.items.remove(item)
             self._settle(item, note)
+            if lane.sent == len(lane.items):  # what is left of it is in flight
+                self._ready.pop(lane.name, None)
             if not lane.items:
                 self._lanes.pop(lane.name, None)
-                self._ready.pop(lane.name, None)
 
     def ahead(self) -> int:
         """Positions from the first unfinished one to the last that was read."""
