@@ -284,7 +284,8 @@ def describe_database(env: Mapping[str, str] | None = None) -> Setting | None:
 
 
 def default_actor() -> str:
-    """The actor of this process, for a surface that knows no other: HOLDFAST_ACTOR, else the system's user and host."""
+    """HOLDFAST_ACTOR, else the system's user and host: the actor of a surface that knows no other. That is the command
+    line, and Python: `app.schedules`, subscriptions, contracts and webhooks. `operate` has no default: it is passed one."""
     if named := os.environ.get("HOLDFAST_ACTOR"):
         return storable(named, 200)
     try:

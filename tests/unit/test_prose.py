@@ -14,7 +14,8 @@ ROOT = Path(prose.__file__).parents[1]
     "text",
     [
         "-- Lock the rows; answers their ids.",
-        "whoever sleeps is told",
+        "whoever sleeps",
+        "it wakes those who sleep",
         "lost ones are told",
         "paused since long",
         "who looks after which keys",

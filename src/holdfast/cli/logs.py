@@ -126,6 +126,7 @@ def _fit(out: TextIO, _: Any, __: str, text: str) -> str:
 
 
 def _of_day(text: str) -> str:
+    """The local time: somebody watches this terminal, and compares with a clock. Commands print UTC."""
     from datetime import datetime
 
     return datetime.fromisoformat(text).astimezone().strftime("%H:%M:%S")

@@ -96,7 +96,7 @@ def pause_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPaus
 
 
 def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
-    """Let the task's jobs run again, whoever paused it, and put back the jobs that were set aside. Closes its breaker."""
+    """Let the task's jobs run again, also if a breaker paused it, and put back the jobs set aside. Closes its breaker."""
     task_name(task, "a task name", ConfigurationError)
     who = yield from actor()
     closed, changed = yield from run(lambda: _resume_task(task, who))

@@ -1,4 +1,4 @@
-"""The limits above which something is reported: the only table of thresholds. Doctor and runbook read it."""
+"""The limits above which something is reported. Doctor and runbook read them; checks of shapes also have constants."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace

@@ -251,7 +251,7 @@ async def call(
         return await value if inspect.isawaitable(value) else value
     except EXITS as error:
         raise left("the step", error) from error
-    except GeneratorExit as error:  # whoever awaits the step would close
+    except GeneratorExit as error:  # the code that awaits the step would close
         raise RuntimeError("the step raised GeneratorExit") from error
     except TypeError as error:
         raise mistaken(made, args, kwargs, error) from error.__cause__

@@ -924,8 +924,8 @@ BEGIN
     END IF;
 END $$;
 
--- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child. An existing id is that run, whoever
--- started it. `answer`: ours, busy, lost, itself, or why it cannot be enqueued.
+-- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child. An existing id is that run, no
+-- matter who started it. `answer`: ours, busy, lost, itself, or why it cannot be enqueued.
 CREATE FUNCTION holdfast.workflow_child(
     of_queue text, run uuid, under bigint, token uuid, made jsonb, workflow text, input jsonb, id text, version int, queue text, on_cancel text,
     OUT answer text, OUT child uuid, OUT at timestamptz)

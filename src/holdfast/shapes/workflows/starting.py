@@ -64,7 +64,7 @@ class StartWriter:
 
     async def _write(self, batch: list[_Asked]) -> None:
         database = self._database()
-        assert database is not None, "whoever waits for a start holds its database"
+        assert database is not None, "a caller that waits for a start holds its database"
         try:
             if len(batch) > 1:
                 news = [asked.new for asked in batch]
