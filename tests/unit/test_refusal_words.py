@@ -17,12 +17,11 @@ from holdfast.operate.refusal import NothingDone, Refused, Unanswered, why
 from holdfast.tasks.writer import unknown_queue
 
 OPERATE = Path(said.__file__).parent.parent / "operate"
-NOT_YET = {"configuration"}  # names the option or variable that a setting came from
 EVENTS = [
     OPERATE.parent / "shapes" / "events" / name
     for name in ("procedures.py", "steering.py", "lookups.py", "look.py", "verbs.py", "checks.py")
 ]
-MODULES = [*sorted(p for p in OPERATE.rglob("*.py") if p.stem not in NOT_YET), *EVENTS]
+MODULES = [*sorted(OPERATE.rglob("*.py")), *EVENTS]
 SHELL = re.compile(r"\bholdfast [a-z]|(^|\s)--[a-z]")
 
 
