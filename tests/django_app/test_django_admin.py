@@ -123,6 +123,18 @@ def test_a_list_asks_for_no_more_than_it_shows(office: Kit) -> None:
     assert [text for text in texts if "DISTINCT" in text or "UPPER" in text] == []
 
 
+def test_dead_is_taken_for_dead_letter_in_the_address(office: Kit) -> None:
+    """As in every command and on the dashboard: the choice is marked, and the jobs are listed."""
+    dead = move.using(max_attempts=1).enqueue(name="nut", fail=True)
+    office.run_worker()
+    waiting = receive.enqueue(name="bolt")
+    ann = client_of("ann", "view_job")
+    for word in ("dead", "dead_letter"):
+        page = ann.get(f"/admin/holdfast/job/?status={word}").content.decode()
+        assert [f"{job.id}/change" in page for job in (dead, waiting)] == [True, False], word
+        assert re.findall(r'<li class="selected">\s*<a[^>]*>([^<]*)', page) == ["dead_letter"], word
+
+
 def test_acts_are_those_of_an_operator_with_the_users_name_in_the_audit(office: Kit) -> None:
     dead = move.using(max_attempts=1).enqueue(name="nut", fail=True)
     office.run_worker()

@@ -156,6 +156,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/webhooks/deliver.py": {"cancelled", "pending", "held"},
     # Colours of the lab, and rows and events that its scenes wait for.
     "lab/outside.py": {"held"},
+    "bench/wake.py": {"busy"},  # a scenario
     "lab/tape.py": {"held", "job.lost"},
     "lab/acting.py": {"held"},
     "lab/scenes/lost_notification.py": {"held"},
@@ -176,7 +177,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/pages.py": {"cancelled", "completed", "held"},
     "shapes/events/pages.py": {"held"},
     "shapes/webhooks/pages.py": {"cancelled", "held", "pending"},
-    "web/acts.py": {"cancelled"},
+    "web/acts.py": {"cancelled", "discarded"},
     "web/drawing.py": {"cancelled"},
     "web/views/limits.py": {"held"},
     "web/views/jobs.py": {"held"},
@@ -189,7 +190,9 @@ OWN_WORDS = {  # that are no states there
     "web/views/keys.py": {"blocked", "held"},
     "tasks/group.py": {"completed"},
     "cli/advice.py": {"blocked"},  # a code
-    "cli/keys.py": {"blocked", "held"},  # commands
+    "cli/keys.py": {"blocked", "held", "released"},  # commands, and what they did
+    "operate/keys.py": {"released"},
+    "cli/group.py": {"discarded"},  # a number of jobs
     "cli/migrate.py": {"pending"},  # migrations
     "operate/job_acts.py": {"completed"},  # in a sentence
     "operate/edit.py": {"completed"},
@@ -210,14 +213,13 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
     "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/core.py": {"cancelled"},  # of runs and steps
-    "shapes/workflows/database_journal.py": {"cancelled", "lost"},  # of runs and steps
+    "shapes/workflows/database_journal.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/ends.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/explaining.py": {"cancelled", "held", "scheduled", "snoozed"},  # codes of explain
     "shapes/workflows/finding.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/handles.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/journal.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/measure.py": {"cancelled", "completed"},  # of runs and steps
-    "shapes/workflows/recorder.py": {"lost"},  # of runs and steps
     "shapes/workflows/retries.py": {"held"},  # of runs and steps
     "shapes/workflows/states.py": {"cancelled", "completed"},  # of runs
     "shapes/workflows/timeline.py": {"cancelled"},  # of runs and steps
@@ -226,7 +228,8 @@ OWN_WORDS = {  # that are no states there
 
 
 def test_nobody_spells_a_state_or_its_event_again() -> None:
-    words = {*ANSWERS, state.SNOOZED, *(row.event for row in state.TABLE.values() if row.event)}
+    names = {state.SNOOZED, state.BUSY, state.RELEASED, state.DISCARDED}
+    words = {*ANSWERS, *names, *(row.event for row in state.TABLE.values() if row.event)}
     for file in SOURCE.rglob("*.py"):
         name = file.relative_to(SOURCE).as_posix()
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -46,6 +46,15 @@ async def test_jobs_of_a_worker_by_attempts_and_by_a_field(mara: Surfer, kit: Ki
     assert 'name="field" value="order_id=3"' in text
 
 
+@pytest.mark.parametrize("word", ["dead", "dead_letter"])
+async def test_dead_is_taken_for_dead_letter_in_the_address(mara: Surfer, shop: Shop, word: str) -> None:
+    text = await mara.page(f"/jobs?state={word}")
+    assert [str(job) in text for job in (shop.dead, shop.waiting)] == [True, False]
+    tabs = text.partition('aria-label="State">')[2].partition("</nav>")[0]
+    (marked,) = re.findall(r'<a href="([^"]*)" aria-current="page">', tabs)
+    assert marked.endswith("/jobs?state=dead_letter")
+
+
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [

@@ -26,7 +26,8 @@ def show_command(
     app: AppOption = None, database_url: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """Print every setting with its value and where it comes from. Passwords are masked; nothing is connected to."""
-    found = describe_configuration(own_version(), database_url, _choice(app))
+    database = Setting("database_url", database_url, "--database-url") if database_url else None
+    found = describe_configuration(own_version(), database, _choice(app))
     server, named = nearby_server(), _app_setting()
     settings = [named if s.name == "app" else _nearest(s, server) for s in found.settings]
     found = replace(found, settings=settings)

@@ -13,6 +13,7 @@ from holdfast.operate.refusal import Coded, NothingDone, Why, some
 # Said behind the sentence.
 _WAYS_OUT = {
     "no_queue": ". Create it: holdfast queue create {queue}",
+    "unknown_queue": ". Create it: holdfast queue create {queue}",
     "stranded": ". Put it back to waiting: holdfast doctor --fix stranded",
     COMPLETED: ". To run a copy of it: holdfast jobs copy {id}",
     DEAD_LETTER: ". To delete it: holdfast dead discard",
@@ -90,7 +91,8 @@ def words(said: Why | Exception) -> str:
         new = f"holdfast queue create {said.data['queue']}_by_key {option} ..."
         return f"{text}. Create a queue for it and enqueue there: {new}"
     quoted = {name: command(str(value)) for name, value in said.data.items()}
-    return text + _WAYS_OUT.get(said.code, "").format(**quoted)
+    way = _WAYS_OUT.get(said.code, "").format(**quoted)
+    return text + (way.removeprefix(".") if text.endswith("?") else way)
 
 
 def at_a_shell(error: Exception) -> str:

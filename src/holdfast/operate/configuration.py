@@ -20,7 +20,7 @@ class AppChoice:
     """Settings that an app brings itself."""
 
     name: str
-    source: str  # --app or the variable
+    source: str  # the option or the variable that names it
     url: str | None = None
     settings: Settings | None = None
 
@@ -38,16 +38,16 @@ class Configuration:
 
 
 def describe_configuration(
-    release: str, url: str | None = None, app: AppChoice | None = None
+    release: str, database: Setting | None = None, app: AppChoice | None = None
 ) -> Configuration:
-    """`url` is the command line's; an app that brings its own settings replaces all others."""
+    """`database` is the one that the caller was given; an app that brings its own settings replaces all others."""
     if app and app.settings:
         settings = [
             Setting(f.name, getattr(app.settings, f.name), f"app {app.name}") for f in fields(Settings)
         ]
     else:
         settings = describe_settings()
-    database = _database(url, app)
+    shown = _database(database, app)
     file = settings_file()
     return Configuration(
         release=release,
@@ -56,14 +56,13 @@ def describe_configuration(
         app_source=app.source if app else None,
         file=str(file),
         file_found=file.is_file(),
-        settings=[database if s.name == "database_url" else _no_secret(s) for s in settings],
+        settings=[shown if s.name == "database_url" else _no_secret(s) for s in settings],
         warnings=[*_missing_file(), *_typos()],
     )
 
 
-def _database(url: str | None, app: AppChoice | None) -> Setting:
+def _database(given: Setting | None, app: AppChoice | None) -> Setting:
     """In the order in which a command searches for it."""
-    given = Setting("database_url", url, "--database-url") if url else None
     if given is None and app:
         own = app.url or (app.settings.database_url if app.settings else None)
         given = Setting("database_url", own, f"app {app.name}") if own else None

@@ -22,8 +22,8 @@ from ..store.queue_load import Count
 from ..store.statement import Flow, Statement
 from ..store.wake import wake
 from ..tasks.checks import task_name
-from ..tasks.writer import unknown_queue
 from .procedure import Procedure, actor, run, settings
+from .refusal import NoQueue
 
 Tell = Callable[[int], None]
 
@@ -80,7 +80,7 @@ def _turn_queue(name: str, turn: Statement[bool], action: str, who: Actor) -> Fl
         yield from wake([name])  # a paused queue wakes nobody
     pause = yield from store.queue_pause(name)
     if pause is None:
-        raise unknown_queue(name, (yield from jobs.queue_names()))
+        raise NoQueue(name, (yield from jobs.queue_names()))
     return QueuePause(name, changed, pause, entry)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigurationError, DatabaseError
+from ..errors import ConfigurationError, DatabaseError, UnknownQueue
+from ..tasks.writer import missing_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,13 @@ class Unanswered(Coded, DatabaseError):
         super().__init__(text)
         self.code = code
         self.data = about
+
+
+class NoQueue(Coded, UnknownQueue):
+    def __init__(self, name: str, existing: Sequence[str]) -> None:
+        super().__init__(missing_queue(name, existing))
+        self.code = "unknown_queue"
+        self.data = {"queue": name}
 
 
 def some(names: Sequence[str]) -> str:

@@ -11,9 +11,8 @@ from ..store import ring as store
 from ..store.ring import Affinity
 from ..store.statement import Flow
 from ..store.workers import Seat, ring_seats
-from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run, settings
-from .refusal import Refused
+from .refusal import NoQueue, Refused
 
 LAST = 300.0
 LONGEST = 7 * 86400.0
@@ -88,7 +87,7 @@ def _names(queue: str | None) -> Flow[list[str]]:
     if queue is None:
         return [name for name, has_ring in known.items() if has_ring]
     if queue not in known:
-        raise unknown_queue(queue, list(known))
+        raise NoQueue(queue, list(known))
     if not known[queue]:
         text = f"queue {queue!r} has no ring: it has neither order nor affinity by key, so every worker takes from all of it"
         raise Refused("no_ring", text, queue=queue)

@@ -13,11 +13,10 @@ from ..model.state import SCHEDULED
 from ..store import runbook
 from ..store.runbook import QUESTIONS, Line, Question
 from ..tasks.checks import queue_name
-from ..tasks.writer import unknown_queue
 from .advice import Advice, advise
 from .doctor.thresholds import Limits
 from .procedure import Procedure, run
-from .refusal import Refused, Unanswered
+from .refusal import NoQueue, Refused, Unanswered
 from .wording import several, some, span
 
 MOST_ROWS = 10_000  # rows of one question
@@ -81,7 +80,7 @@ def _must_exist(queue: str) -> Procedure[None]:
     lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST_ROWS))
     names = [line["queue"] for line in lines]
     if queue not in names:
-        raise unknown_queue(queue, names)
+        raise NoQueue(queue, names)
 
 
 def sql_of(name: str, *, queue: str | None = None, limit: int = 50) -> str:

@@ -18,8 +18,8 @@ from ..store import search as store
 from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found, JobFilter, Search, Searcher, Window
 from ..store.statement import Flow
-from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
+from .refusal import NoQueue
 
 MOST_LINES = 1000  # lines in one page
 PATIENCE = 2.0  # seconds that a search continues when few jobs match its filters
@@ -76,7 +76,7 @@ def check_queue(name: str | None) -> Procedure[None]:
     if name is not None:
         known = yield from run(jobs.queue_names)
         if name not in known:
-            raise unknown_queue(name, known)
+            raise NoQueue(name, known)
 
 
 def no_queue_now(name: str | None) -> Procedure[str | None]:

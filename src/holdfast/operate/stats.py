@@ -8,8 +8,8 @@ from ..store import jobs
 from ..store import stats as store
 from ..store.statement import Flow
 from ..store.stats import Done, Marked, Minute, Relation, Waited, Window
-from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
+from .refusal import NoQueue
 
 MOST_MINUTES = 24 * 60
 _LINES = 1000
@@ -78,7 +78,7 @@ def _stats(minutes: int, queue: str | None, task: str | None, storage: bool = Tr
     if queue is not None and not queues:
         known = yield from jobs.queue_names()
         if queue not in known:
-            raise unknown_queue(queue, known)
+            raise NoQueue(queue, known)
     tasks = yield from store.stats(window, queue, task, _LINES)
     if not storage:
         return Stats(window, queues, tasks, [], 0, 0)

@@ -25,11 +25,11 @@ from ..model.outcome import (
     Snoozed,
 )
 from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
-from ..sql import query, query_in
+from ..sql import query_in
 from .arrays import plain_array, repeated_uuids, text_array, uuid_array
 from .chains import follow
 from .checked import check, columns, lock_owned
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 from .wake import wake
 
 ASIDE = "its payload does not fit the signature here, and waits for a worker whose signature differs"
@@ -176,7 +176,7 @@ def forget(ended: Sequence[Settlement]) -> Flow[None]:
         elif grant.generation > 1 or (isinstance(outcome, Completed) and outcome.beside):
             completed.append(UUID(grant.id_text))
     if completed or cancelled:
-        yield from Statement("settle_forget", query("settle_forget"), (completed, cancelled), nothing)
+        yield from named("settle_forget", (completed, cancelled), nothing)
 
 
 def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | None]:

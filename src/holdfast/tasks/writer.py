@@ -289,13 +289,18 @@ def _of_idempotency_key(row: NewRow, found: Enqueued, batch: int) -> Idempotency
 
 def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None = None) -> UnknownQueue:
     """`rules`: those that the app declares for it; a queue made by its name alone would not have them."""
-    known = f" (known: {', '.join(existing)})" if existing else ""
-    close = difflib.get_close_matches(name, existing, 1)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
+    missing = missing_queue(name, existing)
     how = f"Create it: {command('holdfast', 'queue', 'create', name)}"
     if rules is not None and rules != QueueRules():
         how = "Create it with the rules that the app declares: holdfast queue sync --app MODULE:APP"
-    return UnknownQueue(f"queue {name!r} does not exist{known}.{guess} {how}")
+    return UnknownQueue(f"{missing} {how}" if missing.endswith("?") else f"{missing}. {how}")
+
+
+def missing_queue(name: str, existing: Sequence[str]) -> str:
+    known = f" (known: {', '.join(existing)})" if existing else ""
+    close = difflib.get_close_matches(name, existing, 1)
+    guess = f". Did you mean {close[0]!r}?" if close else ""
+    return f"queue {name!r} does not exist{known}{guess}"
 
 
 def keyless(row: NewRow, *, follows: bool = False) -> InvalidOption:

@@ -130,6 +130,10 @@ class StateFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(word, word) for word in _STATES]
 
+    def value(self) -> str | None:
+        given = super().value()
+        return None if given is None else state.state_named(given)
+
     def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
         return queryset if self.value() is None else queryset.filter(status=self.value())
 

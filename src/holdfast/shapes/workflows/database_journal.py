@@ -14,6 +14,7 @@ from ...db.faults import BadRow, Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
 from ...model.outcome import ErrorText
 from ...model.signals import DeadLetter
+from ...model.state import BUSY, LOST
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
@@ -35,7 +36,7 @@ from .journal import (
     Wait,
 )
 from .outgoing import NewEvent
-from .recorder import BUSY, Recorder, recorder_of
+from .recorder import BUSY_PAUSE, Recorder, recorder_of
 from .rows import last_text, plain_row
 from .working import AtWork, FailedAttempt, StepProgress, steps_text
 
@@ -156,7 +157,9 @@ class DatabaseJournal:
                 return True
             if leave is not None and (leave.is_set() or time.monotonic() >= last):
                 return False
-            pause = BUSY if leave is not None else 2 * BUSY  # how soon it notices that it should leave
+            pause = (
+                BUSY_PAUSE if leave is not None else 2 * BUSY_PAUSE
+            )  # how soon it notices that it should leave
             if until is not None:
                 left = (until - self.now()).total_seconds()
                 pause = min(pause, max(left, _LEAST))
@@ -309,11 +312,11 @@ class DatabaseJournal:
 
     async def _is_busy(self, answer: str) -> bool:
         """Whether to try again: a moment has passed then. Raises Evicted."""
-        if answer == "lost":
+        if answer == LOST:
             raise Evicted(f"run {self._grant.id_text} is no longer ours")
-        if answer == "busy":
-            await asyncio.sleep(BUSY)
-        return answer == "busy"
+        if answer == BUSY:
+            await asyncio.sleep(BUSY_PAUSE)
+        return answer == BUSY
 
     async def call(self, jobs: NewJobs, row: Record) -> None:
         while (answer := await self._between("call", lambda: store.call(self._grant, jobs, row))) != "ours":

@@ -20,6 +20,7 @@ from ...db.database import Database
 from ...db.faults import BadRow, Contended, LockTimeout
 from ...errors import DatabaseUnavailable
 from ...model.job import Owned
+from ...model.state import BUSY, LOST, SUSPENDED
 from ...store.statement import Statement
 from . import store
 from .faults import Evicted
@@ -30,7 +31,7 @@ from .working import LONG, FailedAttempt, ReportedProgress, StepProgress, log_fa
 T = TypeVar("T")
 LEAST_RUNS = 8  # of a batch that is split in half
 TURNS = 4  # of the loop, from the record of a step to that of the next one
-BUSY = 0.05  # seconds until a locked row is tried again
+BUSY_PAUSE = 0.05  # seconds until a locked row is tried again
 BEAT = 0.1  # seconds between two reads for runs that rest
 SLOW = 1.0  # and for those that are running
 
@@ -153,7 +154,7 @@ class Recorder:
             try:
                 return await self._database.arun(statement)
             except (DatabaseUnavailable, Contended, LockTimeout):
-                await asyncio.sleep(BUSY * 4)
+                await asyncio.sleep(BUSY_PAUSE * 4)
 
     # The loops --------------------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class Recorder:
             lane.add(asked)
             self._wake.set()
 
-        self._loop.call_later(BUSY, again)
+        self._loop.call_later(BUSY_PAUSE, again)
 
     async def _write_records(self, queue: str, batch: list[Asked[store.Entry]]) -> None:
         said: dict[str, int] = {}
@@ -283,7 +284,7 @@ class Recorder:
         found = iter(checked)
         for asked in missing:
             states = [next(found) for _ in asked.what.rows]
-            if any(state.state == "lost" for state in states):
+            if any(state.state == LOST for state in states):
                 asked.fail(Evicted(f"run {asked.grant.id_text} is no longer ours"))
             elif states and all(state.state == "recorded" for state in states) and asked.what.shown is None:
                 asked.end(max(state.at for state in states if state.at is not None))
@@ -303,7 +304,7 @@ class Recorder:
         (state,) = await self._session.run(
             store.check(queue, [(asked.grant, Record("?", "decision", "done"))])
         )
-        if state.state == "lost":
+        if state.state == LOST:
             asked.fail(Evicted(f"run {asked.grant.id_text} is no longer ours"))
         else:
             self._later(self._records, asked)
@@ -314,9 +315,9 @@ class Recorder:
         found = await self._session.run(statement)
         failpoints.point("decide.done")
         for asked, decision in zip(batch, found, strict=True):
-            if decision.answer == "busy":
+            if decision.answer == BUSY:
                 self._later(self._decisions, asked)
-            elif decision.answer == "lost":
+            elif decision.answer == LOST:
                 asked.fail(Evicted(f"run {asked.grant.id_text} is no longer ours"))
             else:
                 asked.end(decision.stored)
@@ -327,12 +328,12 @@ class Recorder:
         found = await self._session.run(statement)
         failpoints.point("suspend.done")
         for asked, answer in zip(batch, found, strict=True):
-            if answer == "busy":
+            if answer == BUSY:
                 self._later(self._suspends, asked)
-            elif answer == "lost":
+            elif answer == LOST:
                 asked.fail(Evicted(f"run {asked.grant.id_text} is no longer ours"))
             else:
-                asked.end(answer == "suspended")
+                asked.end(answer == SUSPENDED)
 
     async def _read_histories(self) -> None:
         wanted = list(self._histories)[:MOST_ROWS]

@@ -69,7 +69,7 @@ def page(site: "Site") -> Page:
         context = {
             "jobs": [(job, job_state(job)) for job in found.jobs],
             "tabs": [(word, label, tone, _count(numbers, word)) for word, label, tone in _TABS],
-            "state": given.get("state", ""),
+            "state": state.state_named(given.get("state", "")),
             **filters_for(asked, FILTERS, SELDOM, JOB_SEARCHES),
             "given": given,
             "after": after,
