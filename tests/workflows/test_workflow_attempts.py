@@ -169,13 +169,29 @@ async def test_what_a_plain_function_did_is_undone_after_it_has_ended(fails: boo
     assert outcomes == (["cancelled"] if fails else ["done", "cancelled"])
 
 
+class Looks(Threads):
+    """Threads that count the looks at how many of them continue after their timeout."""
+
+    looks = 0
+
+    @property
+    def abandoned(self) -> int:
+        self.looks += 1
+        return self._overdue
+
+    @abandoned.setter
+    def abandoned(self, count: int) -> None:
+        self._overdue = count
+
+
 @pytest.mark.parametrize("most", [1, 2])
 async def test_threads_that_go_on_after_their_timeout_are_told_and_bounded(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Each attempt of a function that hangs would leave one more."""
-    may_end, told = threading.Event(), []
-    monkeypatch.setattr(bodies, "threads", Threads())
+    """Each attempt of a function that hangs would leave one more. Waiting for a thread is no part of a step's timeout:
+    it spends no attempt."""
+    may_end, told, threads = threading.Event(), [], Looks()
+    monkeypatch.setattr(bodies, "threads", threads)
     monkeypatch.setattr(bodies, "_MOST_OVERDUE", most)
 
     def emit(event: str, **fields: Any) -> None:
@@ -188,18 +204,48 @@ async def test_threads_that_go_on_after_their_timeout_are_told_and_bounded(
         ran.append("begun")
         assert may_end.wait(60)
 
-    async def flow(wf: Workflow) -> list[str]:
-        said = []
-        try:
-            await wf.using(timeout=0.02, max_attempts=4, retry=QUICK, name="hangs").step(hangs)
-        except StepFailed as failed:
-            said.append(failed.kind)
+    async def frees() -> None:
+        before = threads.looks
+        await await_until(lambda: threads.looks > before + 5, "the other one waits, for longer than its timeout")
         may_end.set()
-        return [*said, await wf.using(name="next").step(str, "ran")]
 
-    assert result(await run(flow)) == ["StepTimeout", "ran"]
+    async def flow(wf: Workflow) -> list[Any]:
+        with pytest.raises(StepFailed, match="timeout"):
+            await wf.using(timeout=0.02, max_attempts=most, retry=QUICK, name="hangs").step(hangs)
+        quick: Any = wf.using(timeout=0.02, max_attempts=8, retry=QUICK, name="quick")
+        return list(await wf.gather(quick.step(lambda: current_step().attempt), wf.step(frees)))
+
+    assert result(await run(flow)) == [1, None]
     assert len(ran) == most
-    assert told == [("hangs", number) for number in (1, 2, 3, 4)]
+    assert told == [("hangs", number) for number in range(1, most + 1)]
+
+
+@pytest.mark.parametrize("ends", ["cancel", "deadline"])
+async def test_a_step_that_waits_for_a_thread_ends_with_a_cancel_and_with_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """And does not begin."""
+    threads = Looks()
+    threads.abandoned = 1
+    monkeypatch.setattr(bodies, "threads", threads)
+    monkeypatch.setattr(bodies, "_MOST_OVERDUE", 1)
+
+    async def flow(wf: Workflow) -> str:
+        try:
+            await wf.using(deadline=0.1 if ends == "deadline" else None).step(ran.append, "begun")
+        except StepFailed as failed:
+            return failed.kind
+        return "?"
+
+    journal = MemoryJournal(Store())
+    task = asyncio.create_task(drive(code_of(flow), journal, {}, verify=False))
+    if ends == "cancel":
+        await await_until(lambda: threads.looks > 1, "it waits")
+        journal.store.cancel = True
+        journal.cancelled.set()
+    said = await asyncio.wait_for(task, 60)
+    assert said == Cancelled("the run was cancelled") if ends == "cancel" else result(said) == "StepTimeout"
+    assert ran == []
 
 
 # What is left of attempts that failed

@@ -98,6 +98,19 @@ def test_keys_of_eras_are_forgotten_after_the_retention(runs: Runs) -> None:
     assert [runs.signal(owner.id, key=key) for key in ("new", "old")] == ["duplicate", "sent"]
 
 
+def test_a_key_is_kept_from_the_end_of_its_era_and_not_from_when_it_was_sent(runs: Runs, dsn: str) -> None:
+    """Whatever the isolation of its sender: a signal may wait for longer than the retention."""
+    owner = runs.started()
+    with psycopg.connect(dsn) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        assert send(conn, runs, owner, "click-1") == "sent"
+    runs.conn.execute("UPDATE holdfast.workflow_signal_keys SET kept_at = kept_at - interval '31 days'")
+    assert take(runs, owner)
+    assert next_era(runs, owner, 0) == "ours"
+    runs.one("SELECT holdfast.empty_workflow_slots(1000)")
+    assert runs.signal(owner.id, key="click-1") == "duplicate"
+
+
 def test_the_key_of_a_dropped_signal_may_be_sent_again(runs: Runs, sender: psycopg.Connection[Any]) -> None:
     owner = runs.started()
     for name in ("go", None):
@@ -126,6 +139,33 @@ def test_a_signal_that_no_code_has_seen_keeps_its_place_and_key_over_eras(app: H
     for number in (1, 2):
         assert run.signal(NOTE(10 * number), idempotency_key=f"n{number}")
     assert kit.workflows.run(run) == [[10, "n1"], [20, "n2"]]
+
+
+def test_a_fork_has_a_signal_that_no_code_has_seen_in_its_next_era(app: Holdfast, kit: Kit) -> None:
+    """A record that the fork keeps took it. Whoever sends it again to the fork sends a duplicate."""
+    other = Signal("other", int)
+
+    @app.workflow(sticky=0.05)
+    async def chooses(wf: Workflow, era: int = 0) -> list[Any]:
+        if era == 0:
+            await wf.first(wf.signal(other), wf.signal(NOTE))
+            for _ in range(2):
+                await wf.sleep(60)
+            wf.continue_as_new(1)
+        notes = [await wf.signal(NOTE, timeout=5) for _ in range(2)]
+        return [[note.value, note.key] for note in notes if note]
+
+    kit.create_queues()
+    run = chooses.using(id="c").start()
+    assert run.signal(other(1))
+    assert run.signal(NOTE(10), idempotency_key="n1")
+    kit.run_worker()
+    kit.clock.advance(61)
+    kit.run_worker()
+    WorkflowVerbs(app.database, "ann").fork("c", "sleep", new_id="c2")
+    fork = chooses.get("c2")
+    assert not fork.signal(NOTE(10), idempotency_key="n1")
+    assert [kit.workflows.run(one) for one in (run, fork)] == [[[10, "n1"]]] * 2
 
 
 class Shop:
@@ -258,3 +298,24 @@ def test_a_fork_makes_a_call_again_that_its_run_left(app: Holdfast, kit: Kit) ->
     kit.sql("SELECT holdfast.workflow_terminate('quote', 'q', 'enough')")
     WorkflowVerbs(app.database, "ann").fork("q", "sleep", new_id="q2")
     assert kit.workflows.run(quote.get("q2")) == [1, 7]
+
+
+def test_a_fork_knows_the_end_of_a_child_that_a_kept_record_took(
+    app: Holdfast, shop: Shop, kit: Kit
+) -> None:
+    """Another call asks for it."""
+
+    @app.workflow(sticky=0.05)
+    async def asks(wf: Workflow) -> list[int]:
+        child = await wf.start(shop.ship, 0)
+        first = await child.result()
+        await wf.sleep(60)
+        return [first, await child.result()]
+
+    run = asks.using(id="a").start()
+    kit.workflows.run_until_waiting(run)
+    assert shop.ship.get("a/ship").signal(NOTE(100))
+    kit.run_worker()
+    assert kit.workflows.run(run) == [100, 100]
+    WorkflowVerbs(app.database, "ann").fork("a", "sleep", new_id="a2")
+    assert kit.workflows.run(asks.get("a2")) == [100, 100]

@@ -25,7 +25,7 @@ _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, Clai
 
 
 def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
-    """A statement that ends in the part `taken`: the fields of a job, and in the last column those of the whole claim."""
+    """A statement whose rows have the fields of a job, and in the last column those of the whole claim."""
 
     def decode(rows: Sequence[Row]) -> list[ClaimedJob]:
         if not rows:

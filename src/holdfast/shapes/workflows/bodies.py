@@ -31,7 +31,7 @@ _DETAIL = 512  # bytes of a heartbeat's detail
 _MOST_OVERDUE = (
     100  # threads of plain functions whose timeout is over; beyond it the next call waits for one to end
 )
-_LOOK = 0.05  # seconds between two looks at them
+LOOK = 0.05  # seconds between two looks at them
 threads = Threads()  # for steps that are plain functions
 
 
@@ -237,12 +237,15 @@ def begin(fn: Callable[..., Any], info: Info) -> Callable[..., Any]:
     return hooks.wrap(fn, is_async=inspect.iscoroutinefunction(fn)) if hooks else fn
 
 
+def has_thread() -> bool:
+    """Whether a plain function may begin."""
+    return threads.abandoned < _MOST_OVERDUE
+
+
 async def call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: Info, is_async: bool
 ) -> Any:
     """In the context of a step: an async function here, a plain one in a thread."""
-    while not is_async and threads.abandoned >= _MOST_OVERDUE:  # noqa: ASYNC110 nobody tells their end
-        await asyncio.sleep(_LOOK)
     made = begin(fn, info)
     try:
         if is_async if made is fn else inspect.iscoroutinefunction(made):

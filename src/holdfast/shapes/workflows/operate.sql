@@ -226,7 +226,7 @@ DELETE FROM holdfast.workflow_signals s USING bad b WHERE s.run_id = $1::uuid AN
 -- A run that was forked does not get the signal for which the old one was set aside.
 -- $1 the new run, $2 the old one, $3 the key of the call that took it there, $4 which of those that it took
 DELETE FROM holdfast.workflow_signals s
-WHERE s.run_id = $1::uuid AND s.seq = (SELECT o.seq FROM holdfast.workflow_signals o WHERE o.run_id = $2::uuid AND o.taken_by = $3 ORDER BY o.seq OFFSET $4::int - 1 LIMIT 1)
+WHERE s.run_id = $1::uuid AND s.taken_by IS NULL AND s.seq = (SELECT o.seq FROM holdfast.workflow_signals o WHERE o.run_id = $2::uuid AND o.taken_by = $3 ORDER BY o.seq OFFSET $4::int - 1 LIMIT 1)
 RETURNING s.name;
 
 -- name: workflow_retrying

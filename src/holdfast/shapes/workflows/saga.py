@@ -87,7 +87,10 @@ class Saga:
             if core.behind:
                 await core.flush()
             await core.compensates(True)
-            attempts = Attempts(core, scope, place, "compensation", replace(FOR_EVER), attempt)
+            forever = replace(FOR_EVER)
+            attempts = Attempts(
+                core, scope, place, "compensation", forever, attempt, stoppable=result.is_async
+            )
             found = await attempts.run(found)
             if found.record.outcome == "failed":
                 telemetry.emit(

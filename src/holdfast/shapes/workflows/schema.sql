@@ -675,7 +675,8 @@ CREATE FUNCTION holdfast.workflow_fold(runs uuid[], goes_on boolean) RETURNS voi
             DELETE FROM holdfast.workflow_signals s WHERE s.run_id = ANY (runs) AND (s.taken_by IS NOT NULL OR s.name ~ ':' OR NOT goes_on) RETURNING s.*
         ), kept AS (
             INSERT INTO holdfast.workflow_signal_keys (run_id, idempotency_key, kept_at)
-            SELECT s.run_id, s.idempotency_key, holdfast.now() FROM signal s WHERE goes_on AND starts_with(s.idempotency_key, 'user:') ON CONFLICT DO NOTHING
+            SELECT s.run_id, s.idempotency_key, holdfast.now() FROM signal s WHERE goes_on AND starts_with(s.idempotency_key, 'user:')
+            ON CONFLICT (run_id, idempotency_key) DO UPDATE SET kept_at = excluded.kept_at
         ), steps AS (
             SELECT s.run_id, jsonb_agg(to_jsonb(s) - 'run_id' ORDER BY s.n) AS of_run FROM step s GROUP BY s.run_id
         ), signals AS (
@@ -1158,8 +1159,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Another run with the records of this one under `keys` in its last era: its code is replayed up to there, and continues. It has the same input, the signals
--- that those records have not taken, whenever they were sent, and the ends of children that they started. Nobody but the operator is its parent.
+-- Another run with the records of this one under `keys` in its last era: its code is replayed up to there, and continues. It has the same input, the signals,
+-- whenever they were sent, and the ends of children that those records started. What those records took stays taken. Nobody but the operator is its parent.
 -- `conflict`: exists (the id is taken), queue (it is gone), or input (of an ended run it is no longer kept).
 CREATE FUNCTION holdfast.workflow_fork(run uuid, keys text[], from_key text, new_id text, new_version int, OUT run_id uuid, OUT conflict text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1202,8 +1203,9 @@ BEGIN
         SELECT to_jsonb(s) AS row FROM holdfast.workflow_signals s WHERE s.run_id = run
         UNION ALL
         SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.signals) AS e(row) WHERE h.run_id = run AND h.era = old.era
-    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_signals, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'taken_by', NULL)) p
-    WHERE (s.row->>'taken_by' = ANY (keys)) IS NOT TRUE AND (p.name !~ ':' OR (p.name ~ '^child:' AND substr(p.name, 7) = ANY (keys)))
+    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_signals, s.row || jsonb_build_object(
+        'run_id', workflow_fork.run_id, 'taken_by', CASE WHEN s.row->>'taken_by' = ANY (keys) THEN s.row->>'taken_by' END)) p
+    WHERE p.name !~ ':' OR (p.name ~ '^child:' AND substr(p.name, 7) = ANY (keys))
     ON CONFLICT DO NOTHING;
 END $$;
 

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from ...model.text import describe
 from ...runtime.handler import LONGEST_DELAY
 from ...tasks.convert import Misfit
 from .bodies import (
+    LOOK,
     BadStepCall,
     Options,
     Result,
@@ -25,6 +27,7 @@ from .bodies import (
     call,
     detail_text,
     error_text,
+    has_thread,
     in_context,
 )
 from .core import UNDECIDED, Core, Scope, cancelled, current
@@ -36,6 +39,7 @@ from .replay import CallPlace
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
+_NO_THREAD = "its deadline came while it waited for a thread: too many plain functions continue after their timeouts"
 # Errors that another attempt would end with too.
 _FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, BadStepCall)
 
@@ -141,10 +145,11 @@ class Attempts:
             if not await self._due(_until(found)):
                 return await core.record(cancelled(self.place, self.kind, self.began))
         while True:
+            may_begin = self.stoppable or has_thread() or await self._thread()
             if self.cancellable and core.journal.cancelled.is_set():
                 return await core.record(cancelled(self.place, self.kind, self.began))
             number += 1
-            made, error = await self._once(number)
+            made, error = await self._once(number) if may_begin else (None, StepTimeout(_NO_THREAD))
             if error is None:
                 if isinstance(made, Stored):
                     return made
@@ -156,6 +161,19 @@ class Attempts:
                 return await core.record(self._failed(error, number))
             if not await self._pause(error, number, delay):
                 return await core.record(cancelled(self.place, self.kind, self.began))
+
+    async def _thread(self) -> bool:
+        """Wait until a plain function may begin: its timeout counts from there. False: a cancel or its deadline came first."""
+        core = self.core
+        left = math.inf if self.options.deadline is None else self.options.deadline
+        end = core.loop.time() + left - (core.journal.time() - self.began)
+        while not has_thread():
+            if core.loop.time() >= end or (self.cancellable and core.journal.cancelled.is_set()):
+                return False
+            await asyncio.sleep(LOOK)
+            if core.stopped is not None:
+                raise core.stopped
+        return True
 
     async def _done(self, number: int, result: str) -> Stored:
         """If the code runs alone it continues at once, and the record is written before the next call."""
