@@ -7,7 +7,7 @@ import pytest
 from celery import Celery, Task, current_task  # type: ignore[import-untyped]
 from celery.exceptions import Ignore, Reject  # type: ignore[import-untyped]
 
-from holdfast import ConfigurationError, Holdfast, InvalidPayload
+from holdfast import Backoff, ConfigurationError, Holdfast, InvalidPayload
 from holdfast.contrib.celery import adopt
 from holdfast.testing import Kit
 
@@ -218,15 +218,16 @@ def test_a_retry_that_does_not_throw_is_another_attempt(app: Holdfast, kit: Kit,
     assert handle.result(timeout=5) == "done"
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"max_attempts": 3}, {"retry": Backoff(first=1)}], ids=["none", "max_attempts", "retry"]
+)
 @pytest.mark.parametrize("backend", [None, "cache+memory://"])
 def test_a_result_without_a_json_form_is_no_reason_to_run_it_again(
-    app: Holdfast, kit: Kit, backend: str | None
+    app: Holdfast, kit: Kit, backend: str | None, options: Any
 ) -> None:
     """Where Celery stores results it is a failure, as there; the same object is nothing where it stores none."""
-    moved = adopt(
-        app, Celery("shop", broker=old.conf.broker_url, backend=backend).task(name="shop.odd")(returns_object)
-    )
-    handle = moved.delay()
+    celery = Celery("shop", broker=old.conf.broker_url, backend=backend)
+    handle = adopt(app, celery.task(name="shop.odd")(returns_object), **options).delay()
     kit.run_worker()
     assert status(kit, handle)[0] == ("completed" if backend is None else "dead_letter")
     assert seen == ["ran"]

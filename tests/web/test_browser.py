@@ -238,6 +238,21 @@ def test_keys_and_the_finder(chromium: Browser, base: str, shop: Kit) -> None:
     watched.context.close()
 
 
+def test_a_browser_that_keeps_nothing_says_so(chromium: Browser, base: str) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    page.add_init_script(
+        "Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }"
+    )
+    page.goto(f"{base}/settings")
+    page.locator("select[name=density]").select_option("compact")
+    expect(page.locator(".toast")).to_have_text("This browser keeps nothing.")
+    page.locator("select[name=density]").select_option("")
+    expect(page.locator(".toast")).to_have_text("Kept in this browser.")
+    assert watched.complaints == []
+    watched.context.close()
+
+
 def test_an_act_from_its_button_to_the_audit(chromium: Browser, base: str, shop: Kit) -> None:
     watched = Watched(chromium)
     page = watched.page

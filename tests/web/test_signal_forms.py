@@ -23,6 +23,17 @@ DECIDED = Signal("decided", Decision)
 NAMED = Signal("named", str)
 
 
+@dataclass
+class Line:
+    text: str
+    note: str | None = "none"
+
+
+COUNTED = Signal("counted", int | None)
+SAID = Signal("said", str | None)
+WRITTEN = Signal("written", Line)
+
+
 def shop() -> Holdfast:
     app = Holdfast("postgresql://unused.invalid/none")
 
@@ -31,7 +42,14 @@ def shop() -> Holdfast:
         found = await wf.signal(DECIDED)
         return found.cents
 
+    @app.workflow(name="letter")
+    async def letter(wf: Workflow) -> list[Any]:
+        counted, said = await wf.signal(COUNTED), await wf.signal(SAID)
+        line = await wf.signal(WRITTEN)
+        return [counted, said, line.text, line.note]
+
     app.approval = approval  # type: ignore[attr-defined]
+    app.letter = letter  # type: ignore[attr-defined]
     return app
 
 
@@ -62,4 +80,24 @@ async def test_a_form_has_a_field_for_each_part_and_refuses_what_does_not_fit(
     assert (await surfer.post("/acts/workflow-signal", fields(good.text))).status_code == 303
     await app.run_worker(until_idle=True)
     assert run.result() == 4200
+    await made.site.close()
+
+
+async def test_what_may_be_null_is_asked_for_and_null_when_left_out(holdfast_kit: Any) -> None:
+    app = holdfast_kit(shop(), QUICK).app
+    run = app.letter.using(id="letter:1").start()
+    await app.run_worker(until_idle=True)
+    made = made_for(app)
+    surfer = Surfer(made)
+    for name, parts in (
+        ("counted", ["value"]), ("said", ["value"]), ("written", ["payload.text", "payload.note"]),
+    ):  # fmt: skip
+        link = f"/acts/workflow-signal?run={run.run_id}&signal={name}"
+        asked = await surfer.page(link)
+        assert [part for part in parts if f'name="{part}"' in asked] == parts
+        seen = await surfer.look(link, **dict.fromkeys(parts, ""))
+        assert "which it waits for" in seen
+        assert (await surfer.post("/acts/workflow-signal", fields(seen))).status_code == 303
+        await app.run_worker(until_idle=True)
+    assert run.result() == [None, None, "", None]
     await made.site.close()

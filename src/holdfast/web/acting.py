@@ -101,15 +101,24 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
                 f"{field.name} is not taken from an address, which browsers and logs keep. Send it by the form"
             )
     back = local(query.pop("back", ""))
-    return await _show(site, call, act, fields_of_link(act, query), back)
+    return await _show(site, call, act, fields_of_link(act, query), back, sent=query)
 
 
 async def _show(
-    site: Site, call: Call, act: Act, given: dict[str, str], back: str, refused: str = ""
+    site: Site,
+    call: Call,
+    act: Act,
+    given: dict[str, str],
+    back: str,
+    refused: str = "",
+    sent: Mapping[str, str] | None = None,
 ) -> Response:
-    """`refused`: why it was not done when it was confirmed. The typed values are kept."""
+    """`refused`: why it was not done when it was confirmed. The typed values are kept. `sent`: with what was left empty."""
     found, trouble = None, ""
     missing = any(field.shown and field.required and field.name not in given for field in act.fields)
+    if act.form is not None and sent is not None:  # what may be left empty was perhaps not asked for yet
+        optional = {field.name for field in act.fields if field.label and field.shown and not field.required}
+        missing = missing or bool(optional) and optional.isdisjoint(sent)
     try:
         if not missing:
             found = await preview(site, call, act, {**_defaults(act), **given})
@@ -171,7 +180,7 @@ async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), local(form.pop("back", ""))
     act = await _formed(site, call, act, form)
     if form.pop("look", ""):  # a preview that depends on what somebody typed
-        return await _show(site, call, act, fields_of_link(act, form), back)
+        return await _show(site, call, act, fields_of_link(act, form), back, sent=form)
     try:
         given = fields_of(act, form)
         if not act.at_once:

@@ -67,9 +67,11 @@ def clock(at: datetime | None, now: datetime | None = None) -> str:
     """The time of today, else with the day."""
     if at is None:
         return "–"
-    at, today = here(at), here(now or datetime.now(UTC))
-    if at.year >= 9999:
+    if (
+        at.year >= 9999 or at.astimezone(UTC).year >= 9999
+    ):  # the year 10000 is not reached: UTC is asked second
         return "not by itself"
+    at, today = here(at), here(now or datetime.now(UTC))
     if at.date() == today.date():
         return at.strftime("%H:%M:%S")
     return at.strftime("%d %b %H:%M" if at.year == today.year else "%Y-%m-%d %H:%M")

@@ -4,6 +4,7 @@ import functools
 import zoneinfo
 from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
@@ -15,7 +16,7 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 def use_zone(request: Request) -> None:
     """For all that is drawn for this request, streams too."""
-    _zone.set(_known(request.cookies.get(COOKIE, "")[:64].replace("%2F", "/")))
+    _zone.set(_known(unquote(request.cookies.get(COOKIE, "")[:64])))
 
 
 @functools.lru_cache(maxsize=64)
@@ -27,8 +28,11 @@ def _known(name: str) -> tzinfo:
 
 
 def here(at: datetime) -> datetime:
-    """The moment in the zone of who looks."""
-    return at.astimezone(_zone.get())
+    """The moment in the zone of who looks, if it has one there: the last day of 9999 does not everywhere."""
+    try:
+        return at.astimezone(_zone.get())
+    except OverflowError:
+        return at
 
 
 def wall(at: datetime) -> str:

@@ -146,9 +146,19 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return str(_SCALARS.get(str(schema.get("type")), "json"))
 
 
+def _takes_empty(schema: Mapping[str, Any]) -> bool:
+    """A plain text, which may have no characters."""
+    return (
+        _kind(schema) == "text"
+        and not schema.get("nullable")
+        and not schema.keys() & {"format", "pattern", "minLength"}
+    )
+
+
 def _field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> Field:
     kind: Any = _kind(schema)
-    needed = required and not schema.get("nullable")
+    may_be_empty = required and _takes_empty(schema)
+    needed = required and not schema.get("nullable") and not may_be_empty
     choices = list(schema.get("enum", _YES_OR_NO)) if kind == "choice" else []
     default = schema.get("default")
     value = (
@@ -158,7 +168,11 @@ def _field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> 
         if isinstance(default, str) and kind != "json"
         else json.dumps(default)
     )
-    words = [schema.get("description"), schema.get("format"), None if needed else "may be left out"]
+    words = [
+        schema.get("description"),
+        schema.get("format"),
+        None if needed else "may be empty" if may_be_empty else "may be left out",
+    ]
     hint = ", ".join(str(word) for word in words if word)[:200]
     return Field(
         name,
@@ -179,14 +193,17 @@ def _payload(given: Given, signal: Signal[Any] | None) -> Any:
     if schema is None or schema.get("type") == "null":
         return None
     if schema.get("type") != "object" or not schema.get("properties"):
-        return _value(given.get(_WHOLE, ""), schema, "the payload")
+        text = given.get(_WHOLE, "")
+        return None if text == "" and schema.get("nullable") else _value(text, schema, "the payload")
     found = {}
     for name, part in _properties(schema):
         text = given.get(_PART + name, "")
         if text != "":
             found[name] = _value(text, part, name)
-        elif part.get("nullable") and name in schema.get("required", ()):
+        elif part.get("nullable"):
             found[name] = None
+        elif name in schema.get("required", ()) and _takes_empty(part):
+            found[name] = ""
     return found
 
 

@@ -118,7 +118,7 @@
   const ZONE = "holdfast_zone";
   const prefs = one("[data-prefs]");
   const stored = (name) => { try { return localStorage.getItem(`holdfast-${name}`) || ""; } catch { return ""; } };
-  const keep = (name, value) => { try { value ? localStorage.setItem(`holdfast-${name}`, value) : localStorage.removeItem(`holdfast-${name}`); } catch { tell("This browser keeps nothing."); } };
+  const keep = (name, value) => { try { value ? localStorage.setItem(`holdfast-${name}`, value) : localStorage.removeItem(`holdfast-${name}`); return "Kept in this browser."; } catch { return "This browser keeps nothing."; } };
   function zone(value) {
     const named = value === "local" ? encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC") : "";
     document.cookie = `${ZONE}=${named}; path=${prefix.replace(/\/d\/[^/]+$/, "") || "/"}; max-age=${named ? 31536000 : 0}; samesite=lax`;
@@ -127,10 +127,9 @@
   function prefer(field) {
     if (field.name === "zone") { zone(field.value); return; }
     if (!field.name) return;
-    keep(field.name, field.value);
+    tell(keep(field.name, field.value));
     if (field.name === "density") root.dataset.density = field.value;
     if (field.name === "theme") root.dataset.theme = field.value || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-    tell("Kept in this browser.");
   }
   if (prefs) {
     for (const name of ["theme", "density", "refresh"]) prefs.elements[name].value = stored(name);
