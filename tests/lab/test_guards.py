@@ -19,10 +19,10 @@ from tests.web.test_web_command import free_port, read_address
 
 from holdfast.cli.lab import lab_command
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.lab.crew import Member, stamp
+from holdfast.lab.crew import Member, _stamp_by_ps, stamp
 from holdfast.lab.fork_client import clean_environment
 from holdfast.lab.hall import Hall
-from holdfast.lab.place import LabHost, refuse_database, sweep
+from holdfast.lab.place import MARKER, LabHost, refuse_database, sweep
 from holdfast.lab.scenes import scene_of
 from holdfast.lab.site import lab_app
 from holdfast.lab.stage import Stage
@@ -134,9 +134,15 @@ def test_workers_end_with_a_lab_that_is_killed(place: LabHost, tmp_path: Path) -
 
 def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "holdfast", "lab", "--port", str(port)]
+    command = ["nohup", sys.executable, "-m", "holdfast", "lab", "--port", str(port)]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment()
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(),
     ) as running:
         assert running.stderr is not None
         try:
@@ -144,6 +150,7 @@ def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> 
             assert address.startswith(f"http://127.0.0.1:{port}/")
             with httpx.Client(timeout=within(30)) as browser:
                 assert browser.get(f"http://127.0.0.1:{port}/").status_code == 401
+                running.send_signal(signal.SIGHUP)  # the terminal closes, and nohup said to ignore it
                 assert browser.get(address).status_code == 303
                 assert "Live lab" in browser.get(f"http://127.0.0.1:{port}/", follow_redirects=True).text
                 evil = browser.get(f"http://127.0.0.1:{port}/", headers={"host": "evil.example"})
@@ -151,30 +158,77 @@ def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> 
             with pytest.raises(OSError), socket.create_connection((_other_address(), port), timeout=2):
                 pass
         finally:
-            assert len(lefts(running.pid)) == 2
+            found = lefts(running.pid)
             running.send_signal(signal.SIGTERM)
         running.stderr.read()
         running.wait(within(30))
+    assert len(found) == 1
     assert lefts(running.pid) == []  # as after Ctrl-C
 
 
 def lefts(pid: int) -> list[Path]:
-    """Of a lab in the process of this pid: its folder, and that of its server."""
+    """Of a lab in the process of this pid: its folder."""
     return list(Path(tempfile.gettempdir()).glob(f"holdfast-lab-{pid}-*"))
 
 
+def left(name: str, marker: bytes | None, *, root: Path | None = None) -> Path:
+    folder = (root or Path(tempfile.gettempdir())) / name
+    (folder / "scene").mkdir(parents=True)
+    if marker is not None:
+        (folder / MARKER).write_bytes(marker)
+    return folder
+
+
 def test_a_lab_removes_what_one_left_that_was_killed(place: LabHost) -> None:
-    gone = Path(tempfile.gettempdir()) / f"holdfast-lab-{2**22 + 7}-1-gone"  # no pid is that large
-    again = (
-        Path(tempfile.gettempdir()) / f"holdfast-lab-{os.getpid()}-1-gone"
-    )  # of another process of this pid
-    for folder in (gone, again):
-        (folder / "scene").mkdir(parents=True)
+    marker = (place.folder / MARKER).read_bytes()
+    gone = left(f"holdfast-lab-{2**22 + 7}-1-abcdefg_", marker)  # no pid is that large
+    again = left(f"holdfast-lab-{os.getpid()}-1-abcdefg0", marker)  # of another process of this pid
     own = lefts(os.getpid())
     assert place.folder in own
     sweep()
     assert not gone.exists()
     assert sorted(lefts(os.getpid())) == sorted(set(own) - {again})
+
+
+def test_a_lab_leaves_what_none_made_and_what_it_cannot_judge(
+    place: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = (place.folder / MARKER).read_bytes()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = [
+        left("holdfast-lab-2026-11-19-results", marker, root=tmp_path),
+        left("holdfast-lab-²-1-abcdefgh", marker, root=tmp_path),
+        left("holdfast-lab-4194311-1-nomarker", None, root=tmp_path),
+        left("holdfast-lab-4194311-1-garbage_", b"\xff", root=tmp_path),
+    ]
+    unreadable = left("holdfast-lab-4194311-1-pointer_", marker, root=tmp_path)
+    (unreadable / "postgres").mkdir()
+    (unreadable / "postgres" / "elsewhere").write_bytes(b"\xff")
+    gone = left("holdfast-lab-4194311-1-zzzzzzzz", marker, root=tmp_path)
+    sweep()
+    assert [folder.name for folder in (*kept, unreadable) if not (folder / "scene").exists()] == []
+    assert not gone.exists()  # it went on behind those
+
+
+def test_a_lab_leaves_what_another_machine_or_container_made(
+    place: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may share the folder: a pid of theirs is looked for in vain here."""
+    other = (place.folder / MARKER).read_bytes() + b"1"  # of the pid namespace, where there are some
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = left("holdfast-lab-4194311-1-abcdefgh", other, root=tmp_path)
+    sweep()
+    assert (folder / "scene").exists()
+
+
+def test_a_start_that_ps_tells_is_the_same_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no /proc: two labs may have two zones and languages."""
+    starts = set()
+    for zone in ("UTC", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        starts.add((_stamp_by_ps(os.getpid()) or ("",))[0])
+    assert len(starts) == 1
+    assert starts != {""}
 
 
 def _other_address() -> str:

@@ -139,16 +139,24 @@ class Server:
 
 
 @contextlib.contextmanager
-def temporary_server(options: EmbeddedOptions, prefix: str = "holdfast-bench-") -> Iterator[EmbeddedServer]:
-    """One in a folder of its own. Nothing of it stays, also where root's data had to be put elsewhere."""
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
-        home = Path(folder) / "postgres"
-        own = EmbeddedServer.acquire(home, options)
-        try:
-            yield own
-        finally:
-            own.release()
-            reset(home, force=True)
+def temporary_server(options: EmbeddedOptions) -> Iterator[EmbeddedServer]:
+    """One in a folder of its own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
+        server_in(Path(folder) / "postgres", options) as own,
+    ):
+        yield own
+
+
+@contextlib.contextmanager
+def server_in(home: Path, options: EmbeddedOptions) -> Iterator[EmbeddedServer]:
+    """One whose data is here. Nothing of it stays, also where root's data had to be put elsewhere."""
+    own = EmbeddedServer.acquire(home, options)
+    try:
+        yield own
+    finally:
+        own.release()
+        reset(home, force=True)
 
 
 @contextlib.contextmanager

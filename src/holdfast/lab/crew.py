@@ -31,7 +31,11 @@ def stamp(pid: int) -> tuple[str, str] | None:
 
 def _stamp_by_ps(pid: int) -> tuple[str, str] | None:
     asked = subprocess.run(
-        ["ps", "-o", "state=,lstart=", "-p", str(pid)], check=False, capture_output=True, text=True
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TZ": "UTC", "LC_ALL": "C"},  # the same for everybody
     )
     state, _, began = asked.stdout.strip().partition(" ")
     return (began.strip(), state[:1]) if state else None

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,15 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.bench.server import Server, temporary_server
+from holdfast.bench.server import Server, server_in
 from holdfast.db.embedded import EmbeddedOptions, reset
+from holdfast.db.embedded.launch import host_identity
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.lab.crew import stamp
 from holdfast.lab.fork_client import ForkClient
 from holdfast.settings import describe_database
 
 _LEFT = 40  # databases
-HOME = "postgres"  # where temporary_server() has its data
+HOME = "postgres"  # where the server has its data
+MARKER = "lab-of"  # a file that says on which machine and in which container the lab runs
+_NAME = re.compile("holdfast-lab-([0-9]+)-[0-9A-Za-z_:]+-[a-z0-9_]{8}")  # _prefix(), and what tempfile adds
 SETTINGS = {"max_connections": "200", "autovacuum_naptime": "10s", "shared_buffers": "64MB"}
 
 
@@ -62,21 +67,30 @@ def _prefix(pid: int) -> str:
 
 def sweep() -> None:
     """Remove what labs left that were killed with -9: their processes end by themselves, their folders stay."""
-    for folder in Path(tempfile.gettempdir()).glob("holdfast-lab-*-*-*"):
-        pid = folder.name.split("-")[2]
-        if not pid.isdigit() or folder.name.startswith(_prefix(int(pid))):
-            continue
-        with contextlib.suppress(OSError, HoldfastError):  # somebody else's, or gone meanwhile
-            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-                continue
-            if (folder / HOME).exists():
+    for folder in Path(tempfile.gettempdir()).glob("holdfast-lab-*"):
+        with contextlib.suppress(OSError, ValueError, HoldfastError):  # one that we cannot judge stays
+            if _is_left(folder):
                 reset(folder / HOME, force=True)
-            shutil.rmtree(folder)
+                shutil.rmtree(folder)
+
+
+def _is_left(folder: Path) -> bool:
+    """A lab of ours made it that could be seen from here if it ran, and it does not."""
+    name = _NAME.fullmatch(folder.name)
+    if name is None or folder.name.startswith(_prefix(int(name[1]))):
+        return False
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_ours and (folder / MARKER).read_bytes() == _marker()
+
+
+def _marker() -> bytes:
+    return os.fsencode(host_identity())
 
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """`kill`, a service manager and a closed terminal end it as Ctrl-C does: nothing of it stays."""
+    """`kill`, a service manager and a closed terminal end it as Ctrl-C does: nothing of it stays. nohup still counts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,7 +98,8 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heard}
     try:
         yield
     finally:
@@ -93,20 +108,27 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _marked_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=_prefix(os.getpid())) as name:
+        (Path(name) / MARKER).write_bytes(_marker())
+        yield Path(name)
+
+
+@contextlib.contextmanager
 def open_place(*, durable: bool = False) -> Iterator[LabHost]:
     """`durable`: commits wait for the disk, as measurements need it."""
     refuse_database()
     sweep()
-    options, prefix = EmbeddedOptions(durable=durable, settings=SETTINGS), _prefix(os.getpid())
+    options = EmbeddedOptions(durable=durable, settings=SETTINGS)
     with (
         _ended_by_signals(),
-        temporary_server(options, prefix) as own,
-        tempfile.TemporaryDirectory(prefix=prefix) as folder,
+        _marked_folder() as folder,
+        server_in(folder / HOME, options) as own,
     ):
         forks = ForkClient()
         try:
             server = Server(own.dsn("postgres"), own, copies=not durable)
             server.prepare(lambda _: None)
-            yield LabHost(server, Path(folder), forks)
+            yield LabHost(server, folder, forks)
         finally:
             forks.close()
