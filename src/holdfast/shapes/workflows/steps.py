@@ -39,9 +39,7 @@ from .replay import CallPlace
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
-_NO_THREAD = (
-    "its deadline came while it waited for a thread: too many plain functions continue after their timeouts"
-)
+_NO_THREAD = "its deadline came while it waited for a thread: too many continue after their timeouts"
 # Errors that another attempt would end with too.
 _FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, BadStepCall)
 
