@@ -163,7 +163,7 @@ class Attempts:
                 return await core.record(cancelled(self.place, self.kind, self.began))
 
     async def _thread(self) -> bool:
-        """Wait until a plain function may begin: its timeout counts from there. False: a cancel or its deadline was first."""
+        """Wait until a plain function may begin: its timeout counts from there. False: a cancel or the deadline came."""
         core = self.core
         left = math.inf if self.options.deadline is None else self.options.deadline
         end = core.loop.time() + left - (core.journal.time() - self.began)
