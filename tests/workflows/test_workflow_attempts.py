@@ -206,7 +206,9 @@ async def test_threads_that_go_on_after_their_timeout_are_told_and_bounded(
 
     async def frees() -> None:
         before = threads.looks
-        await await_until(lambda: threads.looks > before + 5, "the other one waits, for longer than its timeout")
+        await await_until(
+            lambda: threads.looks > before + 5, "the other one waits, for longer than its timeout"
+        )
         may_end.set()
 
     async def flow(wf: Workflow) -> list[Any]:

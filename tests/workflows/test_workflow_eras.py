@@ -162,10 +162,11 @@ def test_a_fork_has_a_signal_that_no_code_has_seen_in_its_next_era(app: Holdfast
     kit.run_worker()
     kit.clock.advance(61)
     kit.run_worker()
-    WorkflowVerbs(app.database, "ann").fork("c", "sleep", new_id="c2")
-    fork = chooses.get("c2")
-    assert not fork.signal(NOTE(10), idempotency_key="n1")
-    assert [kit.workflows.run(one) for one in (run, fork)] == [[[10, "n1"]]] * 2
+    for new in ("c2", "c3"):
+        WorkflowVerbs(app.database, "ann").fork("c", "sleep", new_id=new)
+    (again,) = kit.sql("SELECT holdfast.workflow_signal('chooses', 'c3', 'note', '10', 'n1') AS said")
+    assert [kit.workflows.run(chooses.get(name)) for name in ("c", "c2", "c3")] == [[[10, "n1"]]] * 3
+    assert again["said"] == "duplicate"
 
 
 class Shop:
@@ -300,9 +301,7 @@ def test_a_fork_makes_a_call_again_that_its_run_left(app: Holdfast, kit: Kit) ->
     assert kit.workflows.run(quote.get("q2")) == [1, 7]
 
 
-def test_a_fork_knows_the_end_of_a_child_that_a_kept_record_took(
-    app: Holdfast, shop: Shop, kit: Kit
-) -> None:
+def test_a_fork_knows_the_end_of_a_child_that_a_kept_record_took(app: Holdfast, shop: Shop, kit: Kit) -> None:
     """Another call asks for it."""
 
     @app.workflow(sticky=0.05)

@@ -39,7 +39,7 @@ from .replay import CallPlace
 
 T_co = TypeVar("T_co", covariant=True)
 Attempt = Callable[["Attempts", int], Coroutine[Any, Any, Stored | str]]  # a record, or a result to record
-_NO_THREAD = "its deadline came while it waited for a thread: too many plain functions continue after their timeouts"
+_NO_THREAD = "its deadline came while it waited for a thread: too many continue after their timeouts"
 # Errors that another attempt would end with too.
 _FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge, UnscopedTask, BadStepCall)
 
@@ -163,7 +163,7 @@ class Attempts:
                 return await core.record(cancelled(self.place, self.kind, self.began))
 
     async def _thread(self) -> bool:
-        """Wait until a plain function may begin: its timeout counts from there. False: a cancel or its deadline came first."""
+        """Wait until a plain function may begin: its timeout counts from there. False: a cancel or the deadline came."""
         core = self.core
         left = math.inf if self.options.deadline is None else self.options.deadline
         end = core.loop.time() + left - (core.journal.time() - self.began)
