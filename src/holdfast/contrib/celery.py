@@ -110,7 +110,8 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
     """Run the jobs of a Celery task with Holdfast: `send_receipt = adopt(app, send_receipt, queue="mail")`.
 
     Its name, its retries and `time_limit` are taken over; `options` replace them. As with Celery, an error that the task
-    does not retry itself is final: it makes a dead letter. With `max_attempts` or `retry` every error is retried by them, but not a result without a JSON form.
+    does not retry itself is final: it makes a dead letter. With `max_attempts` or `retry` every error is retried by them;
+    a result without a JSON form is final there too.
     """
     if not hasattr(celery_task, "push_request"):
         raise ConfigurationError(
@@ -142,9 +143,7 @@ def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOpti
                 return _end(celery_task, job, asked[-1], by_holdfast)
             try:
                 result = _stored(adopted, value)
-            except (
-                InvalidPayload
-            ) as error:  # another run would have no other result: final whatever the policy
+            except InvalidPayload as error:  # final: it ran, and would return the same again
                 return _end(celery_task, job, error, by_holdfast=False)
             _call(celery_task.on_success, value, request.id, args, kwargs)
             _call(celery_task.after_return, "SUCCESS", value, request.id, args, kwargs, None)

@@ -118,7 +118,7 @@ async def _show(
     missing = any(field.shown and field.required and field.name not in given for field in act.fields)
     if act.form is not None and sent is not None:  # what may be left empty was perhaps not asked for yet
         optional = {field.name for field in act.fields if field.label and field.shown and not field.required}
-        missing = missing or bool(optional) and optional.isdisjoint(sent)
+        missing = missing or (bool(optional) and optional.isdisjoint(sent))
     try:
         if not missing:
             found = await preview(site, call, act, {**_defaults(act), **given})

@@ -67,9 +67,7 @@ def clock(at: datetime | None, now: datetime | None = None) -> str:
     """The time of today, else with the day."""
     if at is None:
         return "–"
-    if (
-        at.year >= 9999 or at.astimezone(UTC).year >= 9999
-    ):  # the year 10000 is not reached: UTC is asked second
+    if at.year >= 9999 or at.astimezone(UTC).year >= 9999:
         return "not by itself"
     at, today = here(at), here(now or datetime.now(UTC))
     if at.date() == today.date():
