@@ -156,14 +156,17 @@ def test_a_table_locked_for_longer_than_a_statement_may_take_is_waited_out(scene
 def test_killing_every_backend_again_and_again_commits_each_job_once(scene: Scene) -> None:
     ids = {record.enqueue(seconds=0.1).id for _ in range(50)}
     workers = [scene.start(), scene.start()]
-    kill = """SELECT count(pg_terminate_backend(pid)) AS n FROM pg_stat_activity
+    kill = """SELECT array_agg(pid) FILTER (WHERE pg_terminate_backend(pid)) AS pids FROM pg_stat_activity
               WHERE datname = current_database() AND application_name LIKE 'holdfast%' AND pid <> pg_backend_pid()"""
+    left = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s)"
     killed = 0
     for _ in range(5):
         before = len(scene.ledger())
         ids |= {record.enqueue(seconds=0.1).id for _ in range(10)}  # there is always work to go on with
         wait_until(lambda seen=before: len(scene.ledger()) > seen, "work goes on", 15)  # type: ignore[misc]
-        killed += scene.kit.sql(kill)[0]["n"]
+        pids = scene.kit.sql(kill)[0]["pids"]
+        wait_until(lambda gone=pids: not scene.kit.sql(left, [gone]), "they have ended")  # type: ignore[misc]
+        killed += len(pids)
     assert killed > 5 * 4
     rows = scene.until_finished(40)
     assert {r["id"] for r in rows} == ids

@@ -178,10 +178,13 @@ def _blamed(message: OutMessage, outcome: Outcome) -> Outcome:
 @functools.cache
 def connection_class() -> Any:
     """aio-pika's connection, whose writes need the lease: it queues what is published, and writes it later."""
-    import aiormq.connection as client
-    from aio_pika import Connection
+    connection: Any = _library().Connection
+    try:
+        import aiormq.connection as client
+    except ImportError:
+        raise MissingExtra("aio-pika", "rabbitmq") from None
 
-    class Guarded(Connection):
+    class Guarded(connection):  # type: ignore[misc]
         def __init__(self, url: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(url, *arguments, **options)
             kind = "TLSTransportFactory" if self.url.scheme == "amqps" else "TCPTransportFactory"
