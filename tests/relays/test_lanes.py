@@ -9,7 +9,7 @@ ROW: Any = None
 
 
 def item(position: int) -> Item:
-    message = OutMessage(str(position), position, "order.paid", "k", "shop", b"{}", {}, "application/json")
+    message = OutMessage(str(position), position, "order.paid", "k", "shop", {}, b"{}", "application/json")
     return Item(position, position, ROW, message)
 
 

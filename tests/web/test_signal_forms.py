@@ -29,8 +29,8 @@ class Line:
     note: str | None = "none"
 
 
-COUNTED = Signal("counted", int | None)
-SAID = Signal("said", str | None)
+COUNTED = Signal("counted", int | None)  # type: ignore[arg-type]
+SAID = Signal("said", str | None)  # type: ignore[arg-type]
 WRITTEN = Signal("written", Line)
 
 
