@@ -162,7 +162,7 @@ def roles_script(source: Path, prefix: str) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
     done = subprocess.run(
         words,
-        env={**environment, "PYTHONPATH": str(source)},
+        env={**environment, "PYTHONPATH": f"{source}"},  # that of another release, or of this tree
         capture_output=True,
         text=True,
         check=True,
