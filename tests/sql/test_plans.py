@@ -480,8 +480,8 @@ def test_a_heartbeat_is_a_heap_only_update(conn: Conn) -> None:
 
 def test_what_runs_is_counted_without_a_look_for_each_job_that_was_claimed(conn: Conn) -> None:
     """The claims of a busy worker list thousands of jobs that are finished, until they are tidied."""
-    if conn.info.server_version < 170_000:
-        pytest.skip("an index is searched for an array in one pass since PostgreSQL 17")
+    # An index is searched for an array in one pass since PostgreSQL 17; before, each id costs a probe.
+    most = 1000 if conn.info.server_version >= 170_000 else 40_000
     load(conn, 1000)
     worker = register(conn)
     take(conn, worker, 3)
@@ -496,7 +496,7 @@ def test_what_runs_is_counted_without_a_look_for_each_job_that_was_claimed(conn:
     assert load_now.processing == Count(3)
     assert [one.running for one in run(conn, list_workers(False, 10))] == [3]
     for statement in (queue_load("inbox", 100), list_workers(False, 10)):
-        assert buffers(cheapest(conn, statement, 1000)) < 1000, statement.name  # one by one: 10,000 and more
+        assert buffers(cheapest(conn, statement, most)) < most, statement.name  # one by one: 10,000 and more
 
 
 def slots_read(plan: dict[str, Any]) -> list[str]:
