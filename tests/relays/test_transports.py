@@ -1,6 +1,7 @@
 """What is special about single transports: addresses, TLS, rights, ids in Redis, the other database end to end."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
@@ -287,11 +288,38 @@ def test_an_inbox_without_rights_is_named_when_it_is_opened() -> None:
         'authorization { users = [{user: relay, password: right, permissions: {publish: ">", subscribe: "other.>"}}] }'
     )
 
+    async def line_by_line(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """What the server says comes a line at a time: each is acted on before the next one is there."""
+        served.add(asyncio.current_task())
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
+
+        async def forward() -> None:
+            while sent := await client.read(65_536):
+                to_server.write(sent)
+            to_server.close()
+
+        forwarding = asyncio.ensure_future(forward())
+        while line := await from_server.readline():
+            to_client.write(line)
+            await asyncio.sleep(0.05)
+        to_client.close()
+        await forwarding
+        for end in (to_client, to_server):
+            with contextlib.suppress(OSError):
+                await end.wait_closed()
+
+    served: set[Any] = set()
+
     async def main() -> None:
-        transport = nats(f"nats://relay:right@127.0.0.1:{server.port}")
-        with pytest.raises(ConnectionError, match=r"(?i)permissions violation for subscription"):
-            await transport.open()
-        await transport.close()
+        listener = await asyncio.start_server(line_by_line, "127.0.0.1", 0)
+        transport = nats(f"nats://relay:right@127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        try:
+            with pytest.raises(ConnectionError, match=r"(?i)permissions violation for subscription"):
+                await transport.open()
+        finally:
+            await transport.close()
+            listener.close()
+            await asyncio.gather(*served)
 
     try:
         asyncio.run(main())

@@ -234,10 +234,11 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT 'gone' AS status
     WHERE NOT coalesce(d.keep, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
-      AND NOT EXISTS (SELECT FROM holdfast.work o WHERE o.queue = $1 AND o.id = d.id)
+      -- OFFSET: else a plan that is kept since the queue was empty reads all of it, to look the ids up in a hash table.
+      AND NOT EXISTS (SELECT FROM holdfast.work o WHERE o.queue = $1 AND o.id = d.id OFFSET 0)
       AND NOT EXISTS (SELECT FROM unnest(holdfast.archive_slots_of(d.id)) AS s(slot)
                       CROSS JOIN LATERAL (SELECT FROM holdfast.archive o WHERE o.slot = s.slot AND o.id = d.id OFFSET 0) o)
-      AND NOT EXISTS (SELECT FROM holdfast.dead_letters o WHERE o.id = d.id)
+      AND NOT EXISTS (SELECT FROM holdfast.dead_letters o WHERE o.id = d.id OFFSET 0)
 ) g ON true;
 
 -- name: lock_owned
