@@ -171,7 +171,8 @@ class _Nats:
         self._inbox = client.new_inbox()
         self._last_error = ""  # of servers that were tried before this one
         await client.subscribe(f"{self._inbox}.*", cb=self._answered)
-        await client.flush(int(CONNECT))  # its ping may overtake the subscription, which waits for the client's own task
+        # The first ping may overtake the subscription, which waits for the client's own task.
+        await client.flush(int(CONNECT))
         await client.flush(int(CONNECT))  # the reply to this one comes after what the server has to say of it
         if self._last_error:  # a missing right: without the inbox nothing is ever acknowledged
             raise ConnectionError(self._last_error)
