@@ -138,7 +138,7 @@ class _Queue:
 
 
 @pytest.mark.parametrize(
-    ("broker", "stops_at"), [(_Stream, 4), pytest.param(_Queue, 60, marks=pytest.mark.long)]
+    ("broker", "stops_at"), [(_Stream, 7), pytest.param(_Queue, 60, marks=pytest.mark.long)]
 )
 def test_what_an_owner_had_not_written_when_it_was_stopped_is_never_sent(
     scene: Scene, broker: "type[_Stream | _Queue]", stops_at: int
