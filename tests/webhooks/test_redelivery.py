@@ -70,6 +70,25 @@ def test_a_ping_is_sent_once_also_to_a_disabled_endpoint(
         hooks.redeliver(sent.id, tenant="acme")
 
 
+def test_a_ping_is_none_of_the_events_that_payload_is_written_for(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    kit.database.settings = STEADY
+    hooks = hooks_of(app, site, payload=lambda event: {"number": event.data["n"]})
+    kit.create_queues()
+    kit.run_worker()
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    hooks.ping(made.id, tenant="acme")
+    publish(app, 1)
+    kit.run_worker()
+    assert {one.status for one in hooks.deliveries(tenant="acme")} == {"delivered"}
+    bodies = [json.loads(request.body) for request in site.requests]
+    assert sorted(body.get("type", body.get("number")) for body in bodies if body != {"number": 0}) == [
+        "webhook.ping"
+    ]
+    assert {"number": 0} in bodies
+
+
 def test_a_redelivery_has_the_same_id_and_the_address_and_secrets_of_now(
     app: Holdfast, kit: Kit, site: Site, hooks: Webhooks
 ) -> None:

@@ -189,7 +189,7 @@ class Deliverer:
                 "webhook.unreadable", level=logging.ERROR, endpoint=str(endpoint), error=str(error)
             )
             raise Retry(str(error), after=self._fail(job, endpoint, str(error))) from None
-        body, content_type = self._body(event, ready.era)
+        body, content_type = self._body(event, ready)
         if len(body) > MOST_BODY:
             if self._spec.oversized == "fail":
                 reason = f"too large: its body is {len(body):,} bytes, and {MOST_BODY:,} may be sent"
@@ -218,13 +218,14 @@ class Deliverer:
     def _now(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
 
-    def _body(self, event: Stored, era: int) -> tuple[bytes, str]:
-        if self._spec.payload == "standard":
+    def _body(self, event: Stored, ready: Ready) -> tuple[bytes, str]:
+        own = callable(self._spec.payload)  # and a ping is of no type that users know
+        if self._spec.payload == "standard" or (own and ready.cause == "ping"):
             return request.standard_body(event), request.JSON
         if self._spec.payload == "cloudevents":
             return self._cloudevent(event).encode(), request.CLOUDEVENTS
         assert callable(self._spec.payload)
-        return request.made_body(self._spec.payload(self._event(event, era))), request.JSON
+        return request.made_body(self._spec.payload(self._event(event, ready.era))), request.JSON
 
     def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {
