@@ -49,10 +49,10 @@ class Line:
         if len(self._asked) > MOST_ASKED:
             self._asked.popitem(last=False)
 
-    def asked(self, endpoint: UUID, url: str, now: datetime) -> float:
+    def asked(self, endpoint: UUID, url: str, now: Callable[[], datetime]) -> float:
         """Seconds for which it is to get none, unless its URL has changed."""
-        of, until = self._asked.get(endpoint, (url, now))
-        return max(0.0, (until - now).total_seconds()) if of == url else 0.0
+        of, until = self._asked.get(endpoint, (None, None))
+        return (until - now()).total_seconds() if until is not None and of == url else 0.0
 
 
 class Deliverer:
@@ -161,7 +161,7 @@ class Deliverer:
     def _check_turn(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         """Decides whether the attempt is due now."""
         # Of an endpoint in order one key is held, and what was claimed before is not held.
-        if (left := line.asked(endpoint, ready.url, self._now())) > 0:
+        if (left := line.asked(endpoint, ready.url, self._now)) > 0:
             self._wait(job, endpoint, left, ASKED)
         if ready.open_for > 0:
             # Its key is held already, for a trial; in an ordered endpoint each key finds that out by itself.
