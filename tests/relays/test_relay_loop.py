@@ -478,9 +478,23 @@ async def test_a_transport_that_raises_or_hangs_is_closed_and_opened_again(app: 
     assert memory.opened == 4
 
 
+async def routed(_: Any) -> str:
+    return "x"
+
+
+class Routes:
+    async def __call__(self, _: Any) -> str:
+        return "x"
+
+
+NOT_AWAITED = "relay 'out': route is called for each event, and nothing awaits it: write def, not async def"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        ({"route": routed}, NOT_AWAITED),
+        ({"route": Routes()}, NOT_AWAITED),
         ({"route": ""}, "relay 'out': route must not be empty: it says where messages go"),
         (
             {"route": "x.{tenant}"},

@@ -28,9 +28,12 @@ from tests.surface.running import Cli
 from holdfast import ConfigurationError, event
 from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
+from holdfast.model.queue import QueueRules
 from holdfast.operate.roles import roles_sql
 from holdfast.runtime.tidy import Tidier
 from holdfast.shapes.schedules.shape import SHAPE
+from holdfast.shapes.webhooks.store import QUEUE, mend_holds
+from holdfast.store.queues import create_queue
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
@@ -488,6 +491,25 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
 
     asyncio.run(tidy())
     assert count(roles.dsn, old) == 0, "old slots of the archive are emptied"
+
+
+def test_a_worker_lifts_holds_of_webhooks_that_nobody_else_lifts(roles: Roles, life: Life) -> None:
+    """One of a ping, and one whose trial left no row: the latter is tried again."""
+    life.use(roles.dsn)
+    life.app.database.run(lambda: create_queue(QUEUE, rules=QueueRules(fair=True, key_concurrency=10)))
+    made = "INSERT INTO holdfast.webhook_endpoints (id, tenant, url, events, created_at, updated_at) VALUES (%s, 't', 'u', '{*}', now(), now())"
+    hold = """INSERT INTO holdfast.key_holds (queue, partition_key, until, trial, held_at, reason, trial_id, trial_token)
+              VALUES (%s, %s, now() - interval '1 hour', true, now(), 'webhook breaker: x', gen_random_uuid(), gen_random_uuid())"""
+    endpoint = str(uuid.uuid4())
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:
+        conn.execute(made.encode(), [endpoint])
+        for key in ("ping:1", endpoint):
+            conn.execute(hold.encode(), [QUEUE, key])
+    life.use(roles.url("worker"))
+    assert life.app.database.run(mend_holds) == 2
+    with psycopg.connect(roles.dsn) as conn:
+        left = conn.execute("SELECT partition_key, decided, trial FROM holdfast.key_holds").fetchall()
+    assert left == [(endpoint, True, True)]
 
 
 def test_a_worker_cannot_remove_what_finished_within_the_retention(roles: Roles, life: Life) -> None:

@@ -20,6 +20,7 @@ from holdfast import (
     Webhooks,
 )
 from holdfast.operate.refusal import Refused
+from holdfast.shapes.webhooks import store_acts
 from holdfast.testing import Kit
 
 RING = ",".join(
@@ -67,6 +68,25 @@ def test_a_ping_is_sent_once_also_to_a_disabled_endpoint(
     assert hooks.deliveries(tenant="acme")[0].status == "failed"
     with pytest.raises(ConfigurationError, match="is a ping"):
         hooks.redeliver(sent.id, tenant="acme")
+
+
+def test_a_ping_is_none_of_the_events_that_payload_is_written_for(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    kit.database.settings = STEADY
+    hooks = hooks_of(app, site, payload=lambda event: {"number": event.data["n"]})
+    kit.create_queues()
+    kit.run_worker()
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    hooks.ping(made.id, tenant="acme")
+    publish(app, 1)
+    kit.run_worker()
+    assert {one.status for one in hooks.deliveries(tenant="acme")} == {"delivered"}
+    bodies = [json.loads(request.body) for request in site.requests]
+    assert sorted(body.get("type", body.get("number")) for body in bodies if body != {"number": 0}) == [
+        "webhook.ping"
+    ]
+    assert {"number": 0} in bodies
 
 
 def test_a_redelivery_has_the_same_id_and_the_address_and_secrets_of_now(
@@ -226,6 +246,24 @@ def test_where_a_function_says_whose_an_event_is_a_replay_sends_what_is_missing(
     kit.run_worker()
     assert len(hooks.deliveries(tenant="acme", endpoint=late.id)) == 2, "its own, and nothing of globex"
     assert len(hooks.deliveries(tenant="acme")) == 4, "the other gets nothing a second time"
+
+
+def test_a_range_without_a_rate_goes_in_large_pieces(
+    app: Holdfast, kit: Kit, site: Site, hooks: Webhooks
+) -> None:
+    publish(app, 120)
+    kit.run_worker()
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    assert hooks.redeliver_range(made.id, tenant="acme", since=0, only="missing") == 120
+    details = store_acts.details("acme", made.id)
+    (shown,) = kit.database.run(lambda: details)["ranges"]  # type: ignore[index]
+    assert shown["rate"] is None
+    step = "SELECT made, ended FROM holdfast.webhook_range_step(2, 2, 50)"
+    steps = []
+    for _ in range(3):
+        steps += [(row["made"], row["ended"]) for row in kit.sql(step)]
+        kit.clock.advance(1)
+    assert steps == [(50, False), (50, False), (20, True)]
 
 
 def test_a_range_goes_at_its_rate_and_waits_for_an_endpoint_that_is_paused(

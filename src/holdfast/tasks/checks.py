@@ -1,6 +1,7 @@
 """Checks of single option values. `fail` is the error class: InvalidOption at enqueue, TaskDefinitionError at
 declaration."""
 
+import inspect
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,6 +50,12 @@ def known_names(given: Iterable[str], known: Collection[str], what: str, fail: F
             near = get_close_matches(name, names, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise fail(f"{what} has no option {name!r} (known: {', '.join(names)}).{hint}")
+
+
+def plain_function(function: object, what: str, fail: Fail) -> None:
+    """Refuse an async function where nothing awaits what it returns."""
+    if any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None)))):  # noqa: B004
+        raise fail(f"{what} is called for each event, and nothing awaits it: write def, not async def")
 
 
 def queue_name(value: object, fail: Fail) -> str:

@@ -19,6 +19,7 @@ from .spec import Spec
 
 PAGE = 50
 SOON = 0.1  # seconds, while a waiting event is not stored yet
+_NOBODY = object()
 Lane = str | int  # a key, or the position of an event without one
 
 
@@ -35,8 +36,11 @@ class Aside:
         self._again: dict[int, float] = {}  # the same of events without a key, by position
         self._tries: Counter[Lane] = Counter()
         self._since: dict[Lane, float] = {}  # when the first of each began to fail, as seen here
-        self._noted: Counter[str | None] = Counter()  # ever
-        self._unstored: Counter[str | None] = Counter()
+        self._unstored: Counter[str | None] = Counter()  # a million keys may be parked: only what is not zero
+        self._trying: object = (
+            _NOBODY  # the key that is emptied, and whether one of its events was noted meanwhile
+        )
+        self._came = False
         self._task: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
@@ -54,7 +58,7 @@ class Aside:
         if note.kind == "skipped":
             return
         key = note.row.key
-        self._noted[key] += 1
+        self._came |= key == self._trying
         self._unstored[key] += 1
         if key is not None:
             self._held.add(key)
@@ -67,6 +71,8 @@ class Aside:
         for note in notes:
             if note.kind != "skipped":
                 self._unstored[note.row.key] -= 1
+                if not self._unstored[note.row.key]:
+                    del self._unstored[note.row.key]
 
     def tasks(self) -> "list[asyncio.Task[None]]":
         return [] if self._task is None else [self._task]
@@ -93,12 +99,12 @@ class Aside:
         due ones are tried."""
         after = 0
         while True:
-            noted, unstored = self._noted[key], self._unstored[key]
+            self._trying, self._came, unstored = key, False, self._unstored[key]
             rows = await self._cursor.waiting(key, PAGE, after)
             if not rows:
                 if key is None and self._again:
                     self._due[None] = min(self._again.values())
-                elif unstored or self._noted[key] != noted:
+                elif unstored or self._came:
                     self._due[key] = time.monotonic() + SOON
                 else:  # nothing can have been stored since: the key is free again
                     self._forget(key)
@@ -114,8 +120,7 @@ class Aside:
                     return
 
     def _forget(self, key: str | None) -> None:
-        for kept in (self._due, self._tries, self._since, self._noted, self._unstored):
-            kept.pop(key, None)  # type: ignore[arg-type]  # of no key: they have none, or have it by None
+        self._due.pop(key, None)
         if key is not None:
             self._held.discard(key)
 

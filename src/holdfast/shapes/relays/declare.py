@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from ...errors import TaskDefinitionError
 from ...follow import Follower, LogRow, Start
 from ...model.duration import Duration
-from ...tasks.checks import period
+from ...tasks.checks import period, plain_function
 from ...tasks.definition import SourceLine
 from ...tasks.payload import shown
 from ...transport import Transport, from_url
@@ -98,6 +98,7 @@ def _route(name: str, route: object) -> Any:
         raise TaskDefinitionError(
             f"relay {name!r}: route must be a template or a function, not {shown(route)}"
         )
+    plain_function(route, f"relay {name!r}: route", TaskDefinitionError)
     return route
 
 

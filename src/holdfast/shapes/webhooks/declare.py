@@ -155,6 +155,8 @@ def _spec(
         raise fail(f"webhooks: egress must be an Egress(...), not {shown(egress)}")
     if not callable(payload) and payload not in ("standard", "cloudevents"):
         raise fail(f'webhooks: payload must be "standard", "cloudevents" or a function, not {shown(payload)}')
+    checks.plain_function(tenant, "webhooks: tenant", fail)
+    checks.plain_function(payload, "webhooks: payload", fail)
     kept = checks.period(retention, "retention", fail)
     if not DAY <= kept <= _MOST_KEPT:
         raise fail(f"webhooks: retention must be from 1 to 30 days, not {shown(retention)}")

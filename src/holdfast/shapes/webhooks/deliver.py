@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, cast
@@ -16,6 +17,7 @@ from ...errors import DatabaseUnavailable, SecretUnreadable
 from ...follow import OtherVersion
 from ...model.sealing import key_ring
 from ...model.signals import Cancel, DeadLetter, Retry, Snooze
+from ...model.text import describe, storable
 from ...runtime.job import Job
 from . import request, store
 from .loading import Loader
@@ -24,10 +26,12 @@ from .store import Ready, Stored
 from .verdict import Verdict, judge
 
 BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has no free request
-SOON = 1.0
+SOON = AWAY = 1.0
 STALE = 0.5  # seconds after which an endpoint is read again before a request
 TABLE = "webhook_attempts"
 ENDED = ("failed", "cancelled")
+MOST_ASKED = 10_000  # endpoints that asked to wait
+ASKED = "webhook asked to wait: Retry-After"
 
 
 class Line:
@@ -36,6 +40,19 @@ class Line:
     def __init__(self, spec: Spec, database: Callable[[], Database]) -> None:
         self.client = Client(spec.egress)
         self.loader = Loader(database)
+        self._asked: OrderedDict[UUID, tuple[str, datetime]] = OrderedDict()
+
+    def ask(self, endpoint: UUID, url: str, until: datetime) -> None:
+        """The server of an endpoint has asked for no request until then."""
+        self._asked[endpoint] = url, until
+        self._asked.move_to_end(endpoint)
+        if len(self._asked) > MOST_ASKED:
+            self._asked.popitem(last=False)
+
+    def asked(self, endpoint: UUID, url: str, now: Callable[[], datetime]) -> float:
+        """Seconds for which it is to get none, unless its URL has changed."""
+        of, until = self._asked.get(endpoint, (None, None))
+        return (until - now()).total_seconds() if until is not None and of == url else 0.0
 
 
 class Deliverer:
@@ -72,6 +89,14 @@ class Deliverer:
             await line.client.close()
 
     async def deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
+        """Each attempt leaves a row, whatever it ends with: it may be the trial that others wait for."""
+        try:
+            await self._deliver(job, endpoint, event)
+        except Exception as error:  # of payload(), of an upcaster, of the database, or a defect
+            self._fail(job, endpoint, f"its job was given up: {describe(error).summary}")
+            raise
+
+    async def _deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
         line = await self._line()
         try:
             async with job._rest():  # slots are for requests
@@ -82,16 +107,18 @@ class Deliverer:
             if ready is not None and time.monotonic() - read_at > STALE:  # it waited for its slot
                 ready = await self._ready(line.loader, job.id, endpoint, event, again=_may_be_sent(ready))
         except DatabaseUnavailable:
-            raise Snooze(1.0) from None
+            self._note(job, endpoint, {"kind": "waits", "delay": AWAY})
+            raise Snooze(AWAY) from None
         except (
             asyncio.CancelledError
         ):  # its time is over, or the worker's: if its job ends there, so does the delivery
             self._note(job, endpoint, {"kind": "waits", "delay": SOON})
             raise
         if ready is None:
+            self._note(job, endpoint, {"kind": "dropped"})
             raise Cancel("its delivery is gone")
         try:
-            self._check(job, endpoint, ready)
+            self._check(job, endpoint, ready, line)
             await self._attempt(job, endpoint, ready, line)
         finally:
             if ready.place is not None:
@@ -113,7 +140,7 @@ class Deliverer:
         """An operator has put back the job of a delivery that had ended: it continues."""
         return await self._database().arun(lambda: store.reopen(delivery))
 
-    def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
+    def _check(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         """Decides whether there is an attempt; its exception says why not."""
         if ready.status != "pending":
             raise Cancel(f"its delivery is {ready.status}")
@@ -125,14 +152,17 @@ class Deliverer:
             self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
         if ready.endpoint_status == "paused":
             self._wait(job, endpoint, -1.0, "webhook paused")
-        self._check_turn(job, endpoint, ready)
+        self._check_turn(job, endpoint, ready, line)
         if not ready.has_event or ready.event is None:
             self._drop(job, endpoint, "failed", "expired: the log no longer has the event")
         elif ready.event.data is None:
             self._drop(job, endpoint, "cancelled", "the data of the event was erased")
 
-    def _check_turn(self, job: Job, endpoint: UUID, ready: Ready) -> None:
+    def _check_turn(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         """Decides whether the attempt is due now."""
+        # Of an endpoint in order one key is held, and what was claimed before is not held.
+        if (left := line.asked(endpoint, ready.url, self._now)) > 0:
+            self._wait(job, endpoint, left, ASKED)
         if ready.open_for > 0:
             # Its key is held already, for a trial; in an ordered endpoint each key finds that out by itself.
             held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
@@ -158,14 +188,14 @@ class Deliverer:
             telemetry.emit(
                 "webhook.unreadable", level=logging.ERROR, endpoint=str(endpoint), error=str(error)
             )
-            raise Retry(str(error)) from None
-        body, content_type = self._body(event, ready.era)
+            raise Retry(str(error), after=self._fail(job, endpoint, str(error))) from None
+        body, content_type = self._body(event, ready)
         if len(body) > MOST_BODY:
             if self._spec.oversized == "fail":
                 reason = f"too large: its body is {len(body):,} bytes, and {MOST_BODY:,} may be sent"
                 self._drop(job, endpoint, "failed", reason)
             body, content_type = request.truncated_body(event), request.JSON
-        now = datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
+        now = self._now()
         headers = request.headers_of(str(ready.event_id), int(now.timestamp()), body, secrets, content_type)
         base = {"url": ready.url, "request": request.request_head(own, headers, len(body))}
         started = time.monotonic()
@@ -181,15 +211,21 @@ class Deliverer:
             telemetry.emit(
                 "webhook.attempted", level=logging.DEBUG, result=verdict.kind, endpoint=str(endpoint)
             )
+        if verdict.wait is not None:
+            line.ask(endpoint, ready.url, now + timedelta(seconds=verdict.wait))
         self._conclude(job, endpoint, base | _shown(result, keep_body=self._spec.keep_body), verdict)
 
-    def _body(self, event: Stored, era: int) -> tuple[bytes, str]:
-        if self._spec.payload == "standard":
+    def _now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
+
+    def _body(self, event: Stored, ready: Ready) -> tuple[bytes, str]:
+        own = callable(self._spec.payload)  # and a ping is of no type that users know
+        if self._spec.payload == "standard" or (own and ready.cause == "ping"):
             return request.standard_body(event), request.JSON
         if self._spec.payload == "cloudevents":
             return self._cloudevent(event).encode(), request.CLOUDEVENTS
         assert callable(self._spec.payload)
-        return request.made_body(self._spec.payload(self._event(event, era))), request.JSON
+        return request.made_body(self._spec.payload(self._event(event, ready.era))), request.JSON
 
     def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {
@@ -210,7 +246,7 @@ class Deliverer:
         delay = self._backoff[job.queue].delay(job.attempt)
         if verdict.wait is not None:
             delay = max(delay, verdict.wait)
-            row |= {"hold": verdict.wait, "held": "webhook asked to wait: Retry-After"}
+            row |= {"hold": verdict.wait, "held": ASKED}
         self._note(job, endpoint, row | {"delay": delay})
         raise Retry(verdict.why, after=delay)
 
@@ -221,6 +257,13 @@ class Deliverer:
         hold = {"hold": seconds, "held": held} if held is not None else {}
         self._note(job, endpoint, {"kind": "waits", "delay": delay, **hold})
         raise Snooze(min(delay, SOON))
+
+    def _fail(self, job: Job, endpoint: UUID, reason: str) -> float:
+        """There was no request, and an attempt is spent. `reason`: of the delivery, if that was the last. Returns the
+        seconds to the next one."""
+        delay = self._backoff[job.queue].delay(job.attempt)
+        self._note(job, endpoint, {"kind": "waits", "delay": delay, "reason": storable(reason, 1000)})
+        return delay
 
     def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> NoReturn:
         self._note(job, endpoint, {"kind": "dropped", "outcome": outcome, "reason": reason})

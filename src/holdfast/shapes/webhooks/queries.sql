@@ -23,6 +23,16 @@ SELECT * FROM holdfast.webhook_settle($1::text::jsonb);
 -- End deliveries whose job ended without its handler; returns what is to be done. $1 most rows to look at, $2 seconds between two looks of all workers
 SELECT * FROM holdfast.webhook_settle_lost($1::int, make_interval(secs => $2::float8));
 
+-- name: webhook_stale_holds
+-- Holds of ours that nobody lifts: (queue, key). They were written after their endpoint was continued, lost its rate or was deleted, or are of a
+-- ping. $1 most
+SELECT k.queue, k.partition_key
+FROM holdfast.key_holds k LEFT JOIN holdfast.webhook_endpoints e
+  ON e.id = CASE WHEN k.partition_key ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(:|$)' THEN left(k.partition_key, 36)::uuid END
+WHERE k.queue IN ('webhooks', 'webhooks_ordered') AND k.reason LIKE 'webhook %' AND (k.trial OR k.until > holdfast.now())
+  AND (e.id IS NULL OR (k.reason LIKE 'webhook paused%' AND e.status <> 'paused') OR (k.reason LIKE 'webhook rate%' AND e.rate IS NULL))
+LIMIT $1;
+
 -- name: webhook_reopen
 -- A delivery that ended, and whose job runs again, waits again; returns whether it does. $1 id
 SELECT holdfast.webhook_reopen($1::uuid);

@@ -1,5 +1,5 @@
-"""A worker's duties for webhooks besides deliveries: report what the code declares, end deliveries whose job is gone, and
-closes connections at the end."""
+"""A worker's duties for webhooks besides deliveries: it reports what the code declares, ends deliveries whose job is gone,
+lifts holds that nobody else lifts, and closes connections at the end."""
 
 import contextlib
 import time
@@ -13,6 +13,7 @@ from .spec import Spec
 
 MOST_DELIVERIES = 5000  # pending deliveries that one search reads
 EVERY = 10.0  # seconds between two searches of all workers together
+MEND_EACH = 30.0  # seconds between two searches of one worker for holds that nobody lifts
 _SAY = 3600.0
 
 
@@ -26,6 +27,7 @@ class Upkeep(Service):
         self._spec = spec
         self._deliverer = deliverer
         self._said_at = -_SAY
+        self._mended_at = -MEND_EACH
 
     async def tick(self) -> float:
         now = time.monotonic()
@@ -34,6 +36,9 @@ class Upkeep(Service):
             self._said_at = now
         with contextlib.suppress(LockTimeout):  # one of them is locked: at the next search
             await self._database.arun(lambda: store.settle_lost(MOST_DELIVERIES, EVERY * 0.9))
+        if now - self._mended_at >= MEND_EACH:
+            await self._database.arun(store.mend_holds)
+            self._mended_at = now
         return EVERY
 
     async def _say(self) -> None:

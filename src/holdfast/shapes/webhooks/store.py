@@ -11,11 +11,13 @@ from ... import telemetry
 from ...follow import LogRow
 from ...model.outcome import Ended, Failed
 from ...model.state import CANCELLED, DEAD
-from ...store.holds import hold_keys, lift_keys
+from ...store.holds import hold_keys, lift_keys, undecided_trials
 from ...store.statement import Flow, Row, Statement, count, named
 
 QUEUE = "webhooks"
 ORDERED = "webhooks_ordered"
+PING = "ping:"  # what the key of a ping begins with
+ANOTHER = 0.2  # seconds until the next trial, after one that came to nothing
 REPORTED = {
     "opened": logging.WARNING,
     "closed": logging.INFO,
@@ -160,6 +162,26 @@ def settle_lost(most: int, every: float) -> Flow[list[Act]]:
     return _act(named("webhook_lost", (most, every), _acts))
 
 
+MOST_HOLDS = 1000
+
+
+def mend_holds() -> Flow[int]:
+    """Holds that would last for ever: nobody lifts them, or their trial ended without a row. Returns how many there were."""
+    stale: list[tuple[str, str]] = yield from named("webhook_stale_holds", (MOST_HOLDS,), _pairs)
+    for queue in (QUEUE, ORDERED):
+        if keys := [key for of, key in stale if of == queue]:
+            yield from lift_keys(queue, keys)
+    undecided = [one for one in (yield from undecided_trials(MOST_HOLDS)) if one.queue == QUEUE]
+    ours = [one.key for one in undecided if (one.reason or "").startswith("webhook ")]
+    if ours:
+        yield from hold_keys(QUEUE, ours, ANOTHER, reason="webhook breaker: another trial", trial=True)
+    return len(stale) + len(ours)
+
+
+def _pairs(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return [(row[0], row[1]) for row in rows]
+
+
 def reopen(delivery: UUID) -> Statement[bool]:
     """A delivery that ended, and whose job was put back, waits again; whether it does."""
     return named("webhook_reopen", (delivery,), lambda rows: bool(rows[0][0]))
@@ -173,6 +195,8 @@ def _act(found: Statement[list[Act]]) -> Flow[list[Act]]:
     acts: list[Act] = yield from found
     disabled = {act.endpoint for act in acts if act.what == "disabled"}
     for act in acts:
+        if act.what == "hold" and act.key.startswith(PING):
+            continue  # nothing else has its key
         if act.what == "hold" and act.endpoint not in disabled:
             yield from hold_keys(
                 act.queue, [act.key], act.seconds, reason=act.reason, trial=act.trial, at_least=True

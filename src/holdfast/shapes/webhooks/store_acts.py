@@ -9,6 +9,7 @@ from uuid import UUID
 from ...model.sealing import Sealed
 from ...store.statement import Flow, Row, Statement, count, named, nothing
 
+UNHURRIED = 2e6  # deliveries in a second: no rate. Of NULL a piece of a range would be a single delivery
 KEPT = timedelta(days=1)  # requests of a tenant with an idempotency key
 
 
@@ -26,7 +27,14 @@ def list_all(after: UUID | None, limit: int) -> Statement[list[dict[str, Any]]]:
 
 
 def details(tenant: str, endpoint: UUID) -> Statement[dict[str, Any] | None]:
-    return named("webhook_details", (tenant, endpoint), _json)
+    return named("webhook_details", (tenant, endpoint), _details)
+
+
+def _details(rows: Sequence[Row]) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = _json(rows)
+    for one in found["ranges"] if found is not None else ():
+        one["rate"] = None if one["rate"] == UNHURRIED else one["rate"]
+    return found
 
 
 def tenant_of(endpoint: UUID) -> Statement[str | None]:
@@ -69,7 +77,8 @@ class Range(NamedTuple):
 def begin_range(tenant: str, asked: Range, most: int | None, *, dry_run: bool) -> Statement[dict[str, Any]]:
     since = (asked.since, None) if isinstance(asked.since, int) else (None, asked.since)
     until = (asked.until, None) if isinstance(asked.until, int) else (None, asked.until)
-    params = (tenant, asked.endpoint, asked.only, asked.header, *since, *until, asked.rate, most, dry_run)
+    rate = UNHURRIED if asked.rate is None else asked.rate
+    params = (tenant, asked.endpoint, asked.only, asked.header, *since, *until, rate, most, dry_run)
     return named("webhook_range_begin", params, _json)
 
 
