@@ -160,12 +160,13 @@ class Proxy:
             return
         link = _Link(client, server)
         back = threading.Thread(target=self._answers, args=(link,), daemon=True)
+        with self._lock:
+            self._links.append(link)  # now: one that says nothing is closed too
         try:
             first = client.recv(65536)
             link.name = _application(first)
             with self._lock:
                 link.silent = self._swallowing(link.name)
-                self._links.append(link)
                 if self._refusing or self._closing:
                     link.close()
             back.start()
