@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...model.sealing import Sealed
-from ...store.statement import Flow, Row, Statement, count, named, nothing
+from ...store.statement import Flow, Row, Statement, count, ids, named, nothing
 
 KEPT = timedelta(days=1)  # requests of a tenant with an idempotency key
 
@@ -27,6 +27,14 @@ def list_all(after: UUID | None, limit: int) -> Statement[list[dict[str, Any]]]:
 
 def details(tenant: str, endpoint: UUID) -> Statement[dict[str, Any] | None]:
     return named("webhook_details", (tenant, endpoint), _json)
+
+
+def endpoint_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("webhook_ids_between", (lowest, highest, limit), ids)
+
+
+def delivery_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("webhook_delivery_ids_between", (lowest, highest, limit), ids)
 
 
 def tenant_of(endpoint: UUID) -> Statement[str | None]:
