@@ -1,8 +1,9 @@
 """Print every identifier of the code in articles: names and values of their SQL, and names in camel case of the rest.
+With --statements, how each statement of their SQL begins.
 
-`python scripts/article_identifiers.py ARTICLE.txt ... > tests/articles/identifiers.txt` made the list that
-docs/from-the-articles.md is checked against: from the five articles "Durable Work in Postgres" (parts 0, 1, 2, 5 and 8) as
-plain text. Names are facts and are kept here; the articles' sentences are not.
+`python scripts/article_identifiers.py ARTICLE.txt ... > tests/articles/identifiers.txt`, and the same with --statements for
+statements.txt, made the lists that docs/from-the-articles.md is checked against: from the five articles "Durable Work in
+Postgres" (parts 0, 1, 2, 5 and 8) as plain text. Names are facts and are kept here; the articles' sentences are not.
 """
 
 import re
@@ -30,6 +31,12 @@ KEYWORDS = re.compile(
     "|returning|returns|rollback|row|select|self|set|skip|table|text|then|timestamptz|trigger|type|unique|update|uuid|values"
     "|when|where|with"
 )
+HEAD = re.compile(
+    r"(?:CREATE (?!INDEX|UNIQUE)(?:OR REPLACE )?\w+|ALTER TABLE|INSERT INTO|DELETE FROM|WITH) \w+"
+    r"|UPDATE \w+ (?:\w )?SET \w+(?: = '\w+')?"
+    r"|SELECT [^,]*?(?= AS |,| FROM )"
+)
+FROM = re.compile(r" FROM \w+")
 ELSEWHERE = {"setTimeout", "setInterval", "clearInterval", "query"}  # of another language's library
 
 
@@ -55,6 +62,18 @@ def names_of(statement: str) -> Iterator[str]:
             yield name
 
 
+def heads(texts: Iterable[str]) -> list[str]:
+    """How each statement begins, in their order: what it does, to which table, and the status that it sets. An index is
+    known by its name."""
+    found: dict[str, None] = {}
+    for statement in (" ".join(s.split()) for text in texts for s in statements(text)):
+        begin = HEAD.match(statement)
+        if begin is not None:
+            table = FROM.search(statement) if begin[0].startswith("SELECT") else None
+            found[begin[0].replace(" i SET", " SET") + (table[0] if table else "")] = None
+    return list(found)
+
+
 def identifiers(texts: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for text in texts:
@@ -77,9 +96,11 @@ def glued(name: str, found: set[str]) -> bool:
 
 
 def main() -> int:
-    if not sys.argv[1:]:
+    names = [word for word in sys.argv[1:] if word != "--statements"]
+    if not names:
         sys.exit("say which files: python scripts/article_identifiers.py ARTICLE.txt ...")
-    print("\n".join(identifiers(Path(name).read_text(encoding="utf-8") for name in sys.argv[1:])))
+    read = heads if "--statements" in sys.argv else identifiers
+    print("\n".join(read(Path(name).read_text(encoding="utf-8") for name in names)))
     return 0
 
 

@@ -12,6 +12,7 @@ from holdfast.testing import Kit
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "from-the-articles.md").read_text(encoding="utf-8")
 IDENTIFIERS = (ROOT / "tests" / "articles" / "identifiers.txt").read_text(encoding="utf-8").split()
+STATEMENTS = (ROOT / "tests" / "articles" / "statements.txt").read_text(encoding="utf-8").splitlines()
 TABLES = re.findall(r"<!-- identifiers -->\n(.*?)<!-- end identifiers -->", TEXT, re.DOTALL)
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -70,6 +71,26 @@ def test_a_row_says_where_it_is_and_what_differs() -> None:
     for row in ROWS:
         assert len(row) == 3, row
         assert all(cell.strip("| ") for cell in row), row
+
+
+def test_every_statement_of_the_articles_has_a_row_that_says_what_differs() -> None:
+    (table,) = re.findall(r"<!-- statements -->\n(.*?)<!-- end statements -->", TEXT, re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
+    assert sorted(named) == sorted(STATEMENTS)
+    assert len(STATEMENTS) > 20
+    for row in rows:
+        assert len(row) == 3, row
+        assert all(cell.strip("| ") for cell in row), row
+
+
+def test_the_queries_that_the_page_names_are_in_their_files() -> None:
+    said = re.findall(
+        r"`(\w+)`(?: after an error| after a lost worker)? in \[\w+\.sql\]\(\.\./([^)]+)\)", TEXT
+    )
+    assert len(said) > 10
+    for name, file in said:
+        assert f"-- name: {name}\n" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {name}"
 
 
 def test_no_row_is_of_a_name_that_the_articles_do_not_have() -> None:
@@ -151,6 +172,11 @@ await db.query(`DELETE FROM crates WHERE owner = 'nobody'`);
 class ParcelLost() {}
 columnthing_queue
 """
+    assert article_identifiers.heads([article]) == [
+        "CREATE TABLE parcels",
+        "UPDATE parcels SET state = 'sent'",
+        "DELETE FROM crates",
+    ]
     assert article_identifiers.identifiers([article]) == [
         "crates", "nobody", "owner", "parcel", "ParcelLost", "parcels", "sent", "shipParcel", "state", "thing_queue",
         "waiting", "weight",

@@ -246,3 +246,14 @@ def test_what_is_compared_with_copy_writes_as_many_jobs(kit: Kit) -> None:
     finally:
         engine.conn.close()
     assert sorted(row["payload"]["n"] for row in kit.jobs()) == [1] * 5 + [2] * 5
+
+
+def test_jobs_of_a_load_have_the_buckets_that_enqueue_writes(kit: Kit) -> None:
+    from holdfast.bench import fill
+
+    fill.write(kit.url, fill.Load(20, keys=10), fill.Load(5))
+    kit.app.send("nothing", {}, partition_key="key:3")
+    rows = kit.sql("SELECT partition_key AS key, partition_bucket AS bucket FROM holdfast.work")
+    assert {row["bucket"] for row in rows if row["key"] is None} == {0}
+    assert len({row["bucket"] for row in rows if row["key"]} - {0}) > 5
+    assert len({row["bucket"] for row in rows if row["key"] == "key:3"}) == 1

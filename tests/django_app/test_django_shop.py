@@ -6,6 +6,7 @@ skips its case here, and is a failure in CI.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,3 +122,23 @@ def test_the_shop_from_an_empty_database_to_a_redriven_dead_letter(
         run("manage.py", "holdfast", "worker", "--exit-when-idle")
         receipts = conn.execute("SELECT sent_to FROM orders_receipt ORDER BY id").fetchall()
     assert receipts == [("ann@example.com",), ("bob@example.com",)]
+
+
+def test_the_tests_of_the_page_pass_in_djangos_runner(holdfast_url: str, tmp_path: Path) -> None:
+    """docs/django.md has them for this shop."""
+    text = (ROOT / "docs" / "django.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- skip: runs in Django's test runner -->\n```python\n(.*?)```", text, re.DOTALL)
+    place = shutil.copytree(SHOP, tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "orders" / "tests.py").write_text("\n\n".join(blocks), encoding="utf-8")
+    at = conninfo_to_dict(holdfast_url)
+    env = {**os.environ, **{f"PG{'DATABASE' if k == 'dbname' else k.upper()}": str(v) for k, v in at.items()}}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "test", "--noinput"],
+        cwd=place,
+        env={**env, "DJANGO_SETTINGS_MODULE": "config.settings"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Ran {sum(block.count('def test_') for block in blocks)} tests" in done.stderr

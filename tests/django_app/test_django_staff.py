@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -66,6 +67,20 @@ def site(stock: Kit) -> Iterator[Site]:
         yield Site(Starlette(routes=[Mount("/ops", made), Mount("/", around)]), runner.run)
         runner.run(made.close())
     connections.close_all()
+
+
+def test_the_asgi_file_of_the_page_serves_both(site: Site) -> None:
+    """docs/web.md shows it."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "web.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- skip: a file of a Django project -->\n```python\n(.*?)```", text, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "web.md", "exec"), scope)
+    theirs = Site(scope["application"], site.run)
+    try:
+        assert role_in(browser_of(theirs, "mara", "administer")) == "admin"
+        assert theirs.browser().get("/admin/login/").status_code == 200
+    finally:
+        site.run(scope["dashboard"].close())
 
 
 def browser_of(site: Site, name: str, *permissions: str, **more: Any) -> Browser:

@@ -1,10 +1,12 @@
 """django.tasks on Holdfast: enqueue in atomic(), results by id, priority, run_after, queues, async, signals."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,6 +249,21 @@ def test_a_result_is_found_when_its_queue_is_no_longer_in_the_settings(stock: Ki
         result.refresh()
     assert (found.return_value, found.task.queue_name, found.task.priority) == (3, "mail", 7)
     assert result.return_value == 3
+
+
+def test_the_settings_of_the_page_are_a_backend(stock: Kit) -> None:
+    """docs/django.md shows them."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "django.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- skip: settings -->\n```python\n(.*?)```", text, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "django.md", "exec"), scope)
+    with override_settings(TASKS=scope["TASKS"]):
+        declare_queues(scope["TASKS"])
+        result = tasks.add.using(queue_name="mail").enqueue(1, 2)
+        stock.run_worker()
+        result.refresh()
+        assert (result.return_value, result.status) == (3, Status.SUCCESSFUL)
+    assert [job["max_attempts"] for job in stock.jobs()] == [3]
 
 
 def test_without_use_tz_its_times_have_no_zone(stock: Kit) -> None:

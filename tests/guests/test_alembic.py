@@ -2,10 +2,11 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 from typing import Any
 
 import psycopg
@@ -48,6 +49,24 @@ else:
         context.configure(connection=connection, **options)
         with context.begin_transaction():
             context.run_migrations()
+"""
+
+PAGE_ENV = """
+import os
+
+from alembic import context
+from sqlalchemy import create_engine, pool
+from sqlalchemy.orm import DeclarativeBase
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+with create_engine(os.environ["SHOP_URL"], poolclass=pool.NullPool).connect() as connection:
+{configure}
+    with context.begin_transaction():
+        context.run_migrations()
 """
 
 FIRST = """
@@ -119,6 +138,27 @@ def test_a_migration_brings_our_schema(
     command.downgrade(config, "base")
     command.upgrade(config, "head")  # our schema is there already: nothing to do
     assert migrate.status(empty).pending == []
+
+
+def page(name: str) -> str:
+    """The block of docs/fastapi.md that begins with this comment."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "fastapi.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- skip: runs inside of Alembic -->\n```python\n(.*?)```", text, re.DOTALL)
+    (found,) = (block for block in blocks if block.startswith(f"# {name}"))
+    return str(found)
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")  # of ours, by SQLAlchemy
+def test_the_files_of_the_page_do_it(config: Config, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text(PAGE_ENV.format(configure=indent(page("env.py"), "    ")))
+    header = (
+        'from alembic import op\nrevision, down_revision, branch_labels, depends_on = "1", None, None, None\n'
+    )
+    (tmp_path / "versions" / "1_first.py").write_text(header + page("versions/"))
+    command.upgrade(config, "head")
+    assert migrate.status(empty).pending == []
+    written: Any = command.revision(config, autogenerate=True)
+    assert "holdfast" not in Path(written.path).read_text()
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")  # of ours, by SQLAlchemy

@@ -18,6 +18,9 @@ def test_it_is_the_same_in_sql_and_in_python(kit: Kit) -> None:
         found = [row["k"] for row in kit.sql(query, [shards, BY])]
         assert found == [sharded_key("tenant:1", shards=shards, by=by) for by in BY]
     assert kit.sql("SELECT holdfast.sharded_key('t', 8, '17') AS k") == [{"k": "t#7"}]  # for ever
+    assert sharded_key("t", 8, 17) == "t#7"  # in the same order as in SQL
+    named = "SELECT holdfast.sharded_key(key => 't', shards => 8, by => '17') AS k"
+    assert kit.sql(named) == [{"k": sharded_key(key="t", shards=8, by="17")}]
 
 
 def test_without_by_any_shard_is_taken(kit: Kit) -> None:

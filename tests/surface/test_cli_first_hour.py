@@ -81,6 +81,34 @@ def test_a_beginning_of_several_ids_or_of_none_changes_nothing(shop: Kit, cli: C
     )
 
 
+def test_the_beginning_is_enough_of_groups_operations_endpoints_and_deliveries(shop: Kit, cli: Cli) -> None:
+    group = str(shop.app.group([raw_job("billing.bad", {}, {})]).id)
+    assert cli.json("group", "show", group[:23])["group"]["id"] == group
+    begun = cli.json("jobs", "cancel", "--task", "billing.bad", "--background", "--yes")["id"]
+    assert cli.json("operations", "show", begun[:8].upper())["id"] == begun
+    assert cli.json("operations", "stop", begun[:8])["state"] == "stopped"
+    shop.app.webhooks(on=["order.*"])
+    shop.create_queues()
+    endpoint = cli.json("webhook", "create", "-t", "acme", "--url", "https://acme.example/hooks")["id"]
+    assert cli.json("webhook", "show", endpoint[:23])["id"] == endpoint
+    delivery = cli.json("webhook", "ping", endpoint[:23])["id"]
+    assert cli.json("webhook", "delivery", delivery[:23])["id"] == delivery
+    for words, kind in (
+        (("group", "show"), "group"),
+        (("operations", "show"), "operation"),
+        (("webhook", "show"), "endpoint"),
+        (("webhook", "delivery"), "delivery"),
+    ):
+        text = f"there is no {kind} whose id begins with 'ffffffff', or it is no longer kept"
+        assert cli.refused(*words, "ffffffff") == text
+        assert cli(*words, "order-1").code == 2
+    other = cli.json("webhook", "ping", endpoint)["id"]
+    same = delivery[:8]  # of one minute
+    assert other[:8] == same
+    several = f"the ids of several deliveries begin with {same!r}: {delivery}, {other}. Write more of it"
+    assert cli.refused("webhook", "delivery", same) == several
+
+
 @pytest.mark.parametrize("text", ["abc", "xyz", "order-1", "-", "0" * 33])
 def test_what_is_no_beginning_of_an_id(cli: Cli, text: str) -> None:
     ran = cli("jobs", "show", "--", text)
@@ -159,6 +187,53 @@ def test_tables_fit_the_terminal(
         assert job_id[:18] in ran.out
         assert "billing.send_receipt_to_customer" in ran.out
         assert "completed" in ran.out
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_every_other_list_fits_too_and_keeps_what_counts(
+    shop: Kit, cli: Cli, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "the import of the second of May had every address of the customer twice"
+    group = str(shop.app.group([raw_job("billing.bad", {}, {})]).id)
+    begun = cli.json("jobs", "retry", "--task", "billing.bad", "--background", "--yes", "--reason", reason)[
+        "id"
+    ]
+    shop.app.webhooks(on=["order.*"])
+    shop.create_queues()
+    url = "https://hooks.acme-with-a-long-name.example/orders/of/the/shop"
+    endpoint = cli.json("webhook", "create", "-t", "acme", "--url", url)["id"]
+    delivery = cli.json("webhook", "ping", endpoint)["id"]
+    cli.text("queue", "create", "orders", "--ordering", "key")
+    keyed = str(shop.app.send("billing.bad", {}, queue="orders", partition_key="customer:of-the-north:17").id)
+    assert cli("schedule", "add", "nightly", "--cron", "0 3 * * *", "--task", "billing.bad").code == 0
+    shop.app.publish("order.paid", {"order_id": 1, "note": "n" * 80}, key="order:of-the-north:17")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    seen = {}
+    for words in (
+        ("group", "list"), ("operations", "list"), ("webhook", "list"), ("webhook", "deliveries", endpoint),
+        ("keys", "list", "orders"), ("keys", "show", "orders", "customer:of-the-north:17"), ("schedule", "list"),
+        ("schedule", "last", "nightly"), ("events", "list"), ("audit",), ("stats",), ("subscriptions", "list"),
+    ):  # fmt: skip
+        ran = cli.at_terminal(*words)
+        assert ran.code == 0, words
+        assert [line for line in ran.lines if len(line.rstrip()) > columns and "fix:" not in line] == [], (
+            words
+        )
+        seen[words[:2]] = ran.out
+    for words, whole in (
+        (("group", "list"), group),
+        (("operations", "list"), begun),
+        (("webhook", "list"), endpoint),
+        (("webhook", "deliveries"), delivery),
+        (("keys", "show"), keyed),
+    ):
+        assert whole[:18] in seen[words], words
+        assert whole not in seen[words] or columns > 80, words
+    assert reason[:20] in seen[("operations", "list")]
+    assert reason[:20] in seen[("audit",)]
+    assert "jobs retry" in seen[("audit",)]
+    assert "fault" in seen[("group", "list")]
+    assert re.search(r"\d s ago", seen[("audit",)])
 
 
 def test_a_narrow_list_of_queues_still_says_which_are_paused(

@@ -152,3 +152,4 @@ def test_a_worker_says_its_applications_release_and_labels(dsn: str, call: Call)
     assert worker["labels"] == {"zone": "a", "team": "mail"}
     assert worker["load"] == worker["running"] / worker["concurrency"]
     assert "2026.5" in table
+    assert "team=mail,zone=a" in table

@@ -9,12 +9,14 @@ from typing import Any
 import psycopg
 
 # %(keys)s = 0: no key. Otherwise job n belongs to key n mod keys, so that every key has its jobs spread over the whole load.
+# Its bucket is written too, as enqueue() does: a claim with affinity would compute it for every row.
 FILL = """
-INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
+INSERT INTO holdfast.work (id, queue, task, payload, partition_key, partition_bucket, available_at)
 SELECT holdfast.uuid7(), %(queue)s, %(task)s, jsonb_build_object(%(argument)s::text, n) || %(extra)s::jsonb,
-       CASE WHEN %(keys)s > 0 THEN %(name)s || ':' || (n %% %(keys)s) END,
+       k.key, coalesce(holdfast.bucket(k.key), 0),
        holdfast.now() + make_interval(secs => %(after)s) + make_interval(secs => n * 1e-6)
 FROM generate_series(1, %(count)s) AS n
+CROSS JOIN LATERAL (SELECT CASE WHEN %(keys)s > 0 THEN %(name)s || ':' || (n %% %(keys)s) END AS key) AS k
 """
 PATIENCE = 1200.0
 LAST = """

@@ -50,14 +50,16 @@ def _print_entries(entries: list[AuditLine]) -> None:
     kept = [
         n for n, head in enumerate(heads) if head not in ("change", "why") or any(r[n] != "-" for r in rows)
     ]
-    render.print_table([heads[n] for n in kept], [[r[n] for n in kept] for r in rows], ("entry", "how many"))
+    shown = [[r[n] for n in kept] for r in rows]
+    drop = ("role", "via", "change", "how many", "which")
+    render.print_table([heads[n] for n in kept], shown, ("entry", "how many"), drop)
 
 
 def _row(entry: AuditLine) -> list[str]:
     address = f" {entry.address}" if entry.address else ""
     return [
         str(entry.id),
-        render.moment(entry.at),
+        render.ago(entry.at),
         entry.actor,
         entry.role or "-",
         f"{entry.surface or '-'}{address}",

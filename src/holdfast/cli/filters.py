@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue, complete_state, complete_task
-from holdfast.cli.ids import parse_job_id
+from holdfast.cli.ids import parse_group_id, parse_job_id
 from holdfast.cli.render import line
 from holdfast.model.state import STATES
 from holdfast.operate.operator import Operator
@@ -29,7 +29,9 @@ IdsArgument = Annotated[
 IdArgument = Annotated[
     UUID, typer.Argument(metavar="ID", help="The job's id, or its beginning.", parser=parse_job_id)
 ]
-GroupArgument = Annotated[UUID, typer.Argument(metavar="ID")]
+GroupArgument = Annotated[
+    UUID, typer.Argument(metavar="ID", help="The group's id, or its beginning.", parser=parse_group_id)
+]
 StateOption = Annotated[
     str | None,
     typer.Option(

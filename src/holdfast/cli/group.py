@@ -32,18 +32,19 @@ def _print_list(found: list[GroupLine]) -> None:
         typer.echo("No groups.")
     else:
         columns = ("group", "state", "wants", *_NUMBERS, "created", "finished", "fault")
-        render.print_table(columns, [_row(line) for line in found], _NUMBERS)
+        drop = ("discarded", "wants", "finished", "total", "created")
+        render.print_table(columns, [_row(line) for line in found], _NUMBERS, drop)
 
 
 def _row(line: GroupLine) -> list[str]:
     group = line.group
     return [
-        str(group.id),
+        render.job_id(group.id),
         line.state,
         group.when,
         *(f"{n:,}" for n in (group.total, group.open, group.discarded)),
-        render.moment(group.created_at),
-        render.moment(group.finished_at),
+        render.ago(group.created_at),
+        render.ago(group.finished_at),
         render.one_line(group.fault, 200) if group.fault else "-",
     ]
 

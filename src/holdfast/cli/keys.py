@@ -63,14 +63,15 @@ def _print_page(page: KeyPage) -> None:
         [
             render.line(k.key),
             render.number(k.jobs),
-            str(k.job_id),
+            render.job_id(k.job_id),
             k.task,
             PARKED if k.parked_at else "key held" if k.held_until else k.state,
             _note(k),
         ]
         for k in page.keys
     ]
-    render.print_table(("key", "jobs", "first job", "task", "state", "note"), rows, ("jobs",))
+    heads = ("key", "jobs", "first job", "task", "state", "note")
+    render.print_table(heads, rows, ("jobs",), drop=("task", "first job"))
     if page.next is not None:
         typer.echo(f"There may be more: {shell('--after', page.next)}")
 
@@ -112,7 +113,7 @@ def _print_stuck(found: StuckKeys) -> None:
                 render.line(k.key),
                 k.why,
                 render.number(k.behind),
-                str(k.job_id),
+                render.job_id(k.job_id),
                 k.task or "-",
                 _when(k),
                 render.one_line(k.note),
@@ -120,7 +121,7 @@ def _print_stuck(found: StuckKeys) -> None:
             for k in found.keys
         ]
         heads = ("queue", "key", "why", "behind", "blocking job", "task", "when", "note")
-        render.print_table(heads, rows, ("behind",))
+        render.print_table(heads, rows, ("behind",), drop=("task", "when", "queue"))
     else:
         typer.echo("No key is blocked, parked or set aside.")
     if found.more:
@@ -158,17 +159,18 @@ def _print_stream(stream: Stream) -> None:
         return
     rows = [
         [
-            str(job.id),
+            render.job_id(job.id),
             job.task,
             job.state,
             f"{job.attempts}/{job.max_attempts}",
-            render.moment(job.due_at),
+            render.ago(job.due_at),
             f"owned by {job.worker}" if job.worker else render.one_line(job.note),
         ]
         for job in stream.front
     ]
     typer.echo("")
-    render.print_table(("id", "task", "state", "attempts", "due", "note"), rows, ("attempts",))
+    heads = ("id", "task", "state", "attempts", "due", "note")
+    render.print_table(heads, rows, ("attempts",), drop=("attempts", "task", "due"))
 
 
 @app.command("hot")
@@ -269,7 +271,7 @@ def _print_released(done: Released) -> None:
 
 
 def _target(t: Target) -> list[str]:
-    return [t.queue, render.line(t.key), t.why, str(t.job_id)]
+    return [t.queue, render.line(t.key), t.why, render.job_id(t.job_id)]
 
 
 # Holds -------------------------------------------------------------------------------------------------------------

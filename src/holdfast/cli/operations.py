@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import LimitOption
+from holdfast.cli.ids import parse_operation_id
 from holdfast.operate.operations import OperationPage
 from holdfast.operate.operator import Operator
 from holdfast.store.operations import STATES, Operation
@@ -17,7 +18,10 @@ from holdfast.store.operations import STATES, Operation
 app = typer.Typer(
     help="See the progress of bulk acts that workers carry out, and stop them.", no_args_is_help=True
 )
-OperationArgument = Annotated[UUID, typer.Argument(metavar="ID")]
+OperationArgument = Annotated[
+    UUID,
+    typer.Argument(metavar="ID", help="The operation's id, or its beginning.", parser=parse_operation_id),
+]
 
 
 @app.command("list")
@@ -39,11 +43,22 @@ def _print_page(page: OperationPage) -> None:
         typer.echo("No operations.")
         return
     rows = [
-        [str(o.id), o.verb, o.state, _progress(o), _rate(o), o.actor, render.moment(o.created_at), _note(o)]
+        [
+            render.job_id(o.id),
+            o.verb,
+            o.state,
+            _progress(o),
+            _rate(o),
+            o.actor,
+            render.ago(o.created_at),
+            _note(o),
+        ]
         for o in page.operations
     ]
     heads = ("id", "verb", "state", "looked at", "per second", "who", "begun", "note")
-    render.print_table(heads, rows, ("looked at", "per second"))
+    render.print_table(
+        heads, rows, ("looked at", "per second"), drop=("per second", "who", "begun", "looked at")
+    )
     render.print_more(page.next, False)
 
 

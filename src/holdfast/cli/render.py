@@ -140,9 +140,9 @@ class Cell(str):
         return made
 
 
-def job_id(value: UUID) -> str:
+def job_id(value: UUID | None) -> str:
     """An id; in short what tells it from others, to the quarter of a microsecond in which it was made."""
-    return Cell(str(value), str(value)[:_SHORT_ID])
+    return "-" if value is None else Cell(str(value), str(value)[:_SHORT_ID])
 
 
 def ago(at: datetime | None) -> str:
@@ -151,6 +151,11 @@ def ago(at: datetime | None) -> str:
         return "-"
     passed = (datetime.now(UTC) - at).total_seconds()
     return Cell(moment(at), f"{age(passed)} ago" if passed >= 0 else f"in {age(-passed)}")
+
+
+def joined(cell: str, more: str) -> str:
+    """A cell with more text behind it, in its short form too."""
+    return Cell(cell + more, cell.short + more) if isinstance(cell, Cell) else cell + more
 
 
 def print_table(

@@ -51,6 +51,7 @@ def print_list(found: list[WorkerLine]) -> None:
     if not found:
         typer.echo("No workers. Start one: holdfast worker MODULE:APP")
     else:
+        labelled = any(w.labels for w in found)
         rows = [
             [
                 w.id,
@@ -61,14 +62,30 @@ def print_list(found: list[WorkerLine]) -> None:
                 f"{w.running}/{w.concurrency}",
                 w.release,
                 _how(w.vitals),
+                *(
+                    [render.line(",".join(f"{k}={v}" for k, v in w.labels.items())) or "-"]
+                    if labelled
+                    else []
+                ),
                 ", ".join(w.queues),
             ]
             for w in found
         ]
-        heads = ("worker", "host", "pid", "status", "last seen", "running", "release", "process", "queues")
-        render.print_table(
-            heads, rows, ("pid", "running", "last seen"), drop=("process", "pid", "host", "queues", "release")
+        named = ("labels",) if labelled else ()  # a fleet without labels has no column for them
+        heads = (
+            "worker",
+            "host",
+            "pid",
+            "status",
+            "last seen",
+            "running",
+            "release",
+            "process",
+            *named,
+            "queues",
         )
+        drop = ("process", "labels", "pid", "host", "queues", "release")
+        render.print_table(heads, rows, ("pid", "running", "last seen"), drop)
 
 
 def _how(vitals: Vitals | None) -> str:

@@ -12,7 +12,7 @@ def bucket(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:2], "big") & (BUCKETS - 1)
 
 
-def sharded_key(key: str, *, shards: int, by: str | int | UUID | None = None) -> str:
+def sharded_key(key: str, shards: int, by: str | int | UUID | None = None) -> str:
     """One of `shards` keys in place of a hot one: `sharded_key("tenant:123", shards=8, by=order_id)`.
 
     Jobs with the same `by` go to the same shard and keep their order; across shards there is none. Without `by` a random

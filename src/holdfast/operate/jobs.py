@@ -1,6 +1,6 @@
 """Jobs: a list with filters, newest first, and everything about one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from ..store.chains import Child, GroupStatus
 from ..store.queue_load import prefer_indexes
 from ..store.search import JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
-from ..store.statement import Flow
+from ..store.statement import Flow, Statement
 from .procedure import Procedure, run
 from .refusal import Refused
 from .search import check_filter, check_limit, check_queue, find
@@ -105,27 +105,32 @@ def find_job(job_id: UUID) -> Procedure[JobReport]:
     return report
 
 
-def job_id_by_start(start: str) -> Procedure[UUID]:
-    """The id that begins with these hexadecimal digits; dashes do not count. Refuses what is no job's, or several jobs'."""
+def id_by_start(
+    start: str, kind: str, between: Callable[[UUID, UUID, int], Statement[list[UUID]]]
+) -> Procedure[UUID]:
+    """The id that begins with these hexadecimal digits; dashes do not count. Refuses what is nobody's of this kind, or fits
+    several. `between` asks for some ids in a range."""
     digits = start.replace("-", "").lower()
     lowest, highest = (UUID(digits.ljust(32, fill)) for fill in "0f")
-    found = yield from run(lambda: _between(lowest, highest))
+    found = yield from run(lambda: _first(between(lowest, highest, _SHOWN + 1)))
     if not found:
+        ended = "finished and " if kind == "job" else ""
         raise ConfigurationError(
-            f"there is no job whose id begins with {start!r}, or it is finished and no longer kept"
+            f"there is no {kind} whose id begins with {start!r}, or it is {ended}no longer kept"
         )
     if len(found) > 1:
-        some = ", ".join(str(job_id) for job_id in found[:_SHOWN])
+        several = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        some = ", ".join(map(str, found[:_SHOWN]))
         more = " and more" if len(found) > _SHOWN else ""
         raise ConfigurationError(
-            f"the ids of several jobs begin with {start!r}: {some}{more}. Write more of it"
+            f"the ids of several {several} begin with {start!r}: {some}{more}. Write more of it"
         )
     return found[0]
 
 
-def _between(lowest: UUID, highest: UUID) -> Flow[list[UUID]]:
+def _first(asked: Statement[list[UUID]]) -> Flow[list[UUID]]:
     yield from prefer_indexes()
-    return (yield from show.ids_between(lowest, highest, _SHOWN + 1))
+    return (yield from asked)
 
 
 def no_such_job(job_id: UUID) -> str:

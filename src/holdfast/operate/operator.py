@@ -58,7 +58,7 @@ class Operator(Runner):
     search_archive = Method(jobs.search_archive)
     show_job = Method(jobs.show_job)
     find_job = Method(jobs.find_job)
-    job_id_by_start = Method(jobs.job_id_by_start)
+    id_by_start = Method(jobs.id_by_start)
     find_dead = Method(jobs.find_dead)
     find_archived = Method(jobs.find_archived)
     enqueue = Method(producing.enqueue)

@@ -167,6 +167,10 @@ def list_groups(*, only_open: bool, limit: int) -> Statement[list[GroupStatus]]:
     return named("list_groups", (only_open, limit), lambda rows: [_status(r) for r in rows])
 
 
+def group_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("group_ids_between", (lowest, highest, limit), ids)
+
+
 def group_members(group_id: UUID) -> Statement[dict[str, int]]:
     return named("group_members", (group_id,), lambda rows: {r[0]: r[1] for r in rows})
 

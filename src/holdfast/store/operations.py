@@ -10,7 +10,7 @@ from uuid import UUID
 from ..model.actor import Actor
 from .audit import audit_begin
 from .queue_load import Count
-from .statement import Flow, Row, Statement, count, named, nothing
+from .statement import Flow, Row, Statement, count, ids, named, nothing
 
 WAITS = "operation_waits"  # the question of the pulse
 OPEN = ("waiting", "running")
@@ -167,6 +167,10 @@ def list_operations(
 ) -> Statement[list[Operation]]:
     params = (*(before or (None, None)), None if states is None else list(states), limit)
     return named("list_operations", params, lambda rows: [_operation(r) for r in rows])
+
+
+def operation_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("operation_ids_between", (lowest, highest, limit), ids)
 
 
 def count_operations() -> Statement[dict[str, tuple[int, int]]]:

@@ -140,7 +140,7 @@ def _print_line(e: Event[Any], as_lines: bool) -> None:
 
 def _row(e: Event[Any]) -> list[str]:
     data = "(erased)" if e.data is None else render.one_line(exact.dumps(e.data, ensure_ascii=False), 120)
-    return [str(e.position), render.moment(e.time), e.type, render.line(e.key or "-"), data]
+    return [str(e.position), render.ago(e.time), e.type, render.line(e.key or "-"), data]
 
 
 @app.command("list")
@@ -161,7 +161,7 @@ def list_command(
 
 def _print_page(page: EventPage) -> None:
     if page.events:
-        render.print_table(_HEADS, [_row(e) for e in page.events], ("position",))
+        render.print_table(_HEADS, [_row(e) for e in page.events], ("position",), drop=("key", "time"))
     else:
         typer.echo("Nothing found so far." if page.cut else "No events.")
     if page.next is not None:

@@ -43,9 +43,8 @@ def list_command(operator: Operator) -> Shown[list[Listed]]:
 
 def _print_list(found: list[Listed]) -> None:
     if not found:
-        typer.echo(
-            "No subscriptions. A worker makes those that its code declares: @app.on(...), @app.projection(...), app.relay()"
-        )
+        text = "A worker makes those that its code declares: @app.on(...), @app.projection(...), app.relay()"
+        typer.echo(render.folded(f"No subscriptions. {text}", 2))
         return
     rows = [
         [
@@ -291,9 +290,10 @@ def print_failures(found: list[Failure]) -> None:
             f.kind,
             f.type,
             render.line(f.key or "-"),
-            render.moment(f.at),
+            render.ago(f.at),
             render.one_line(f.error),
         ]
         for f in found
     ]
-    render.print_table(("position", "why", "type", "key", "when", "error"), rows, ("position",))
+    heads = ("position", "why", "type", "key", "when", "error")
+    render.print_table(heads, rows, ("position",), drop=("when", "key", "type"))

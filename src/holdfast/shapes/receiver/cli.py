@@ -39,7 +39,10 @@ def _print_list(found: list[Received]) -> None:
     if not found:
         typer.echo("No messages.")
         return
-    rows = [(render.moment(r.received_at), r.source, render.line(r.message_id), str(r.job_id)) for r in found]
+    rows = [
+        (render.ago(r.received_at), r.source, render.line(r.message_id), render.job_id(r.job_id))
+        for r in found
+    ]
     render.print_table(_HEADS, rows)
 
 

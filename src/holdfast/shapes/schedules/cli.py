@@ -66,15 +66,18 @@ def _verbs(operator: Operator) -> ScheduleVerbs:
 
 def _print_list(found: list[Schedule]) -> None:
     if not found:
-        typer.echo("No schedules. Declare one: app.schedule(...), or add one: holdfast schedule add NAME")
+        text = "No schedules. Declare one: app.schedule(...), or add one: holdfast schedule add NAME"
+        typer.echo(render.folded(text, 2))
     else:
         heads = ("schedule", "when", "task", "next", "last", "state")
-        render.print_table(heads, [_row(s) for s in found])
+        render.print_table(heads, [_row(s) for s in found], drop=("task", "last"))
 
 
 def _row(s: Schedule) -> list[str]:
-    last = "-" if s.last_slot is None else f"{render.moment(s.last_slot)}{'' if s.last_job else ' (skipped)'}"
-    return [s.name, s.when, s.task, render.moment(s.next_at), last, _state(s)]
+    last = render.ago(s.last_slot)
+    if s.last_slot is not None and not s.last_job:
+        last = render.joined(last, " (skipped)")
+    return [s.name, s.when, s.task, render.ago(s.next_at), last, _state(s)]
 
 
 def _state(s: Schedule) -> str:
@@ -231,8 +234,8 @@ def last_command(
 
 
 def _print_last(found: list[Decided]) -> None:
-    rows = [[render.moment(s.slot), s.kind, render.moment(s.at), str(s.job or "-")] for s in found]
-    render.print_table(("slot", "what", "decided", "job"), rows)
+    rows = [[render.moment(s.slot), s.kind, render.ago(s.at), render.job_id(s.job)] for s in found]
+    render.print_table(("slot", "what", "decided", "job"), rows, drop=("decided",))
 
 
 @app.command("backfill")

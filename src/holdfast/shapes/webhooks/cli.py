@@ -62,10 +62,16 @@ def _print_list(found: Sequence[Endpoint]) -> None:
         typer.echo("No endpoints. Make one: holdfast webhook create --tenant TENANT --url URL")
         return
     rows = [
-        [str(e.id), render.line(e.tenant), _status(e), ", ".join(e.events), render.one_line(e.url, 60)]
+        [
+            render.job_id(e.id),
+            render.line(e.tenant),
+            _status(e),
+            ", ".join(e.events),
+            render.one_line(e.url, 60),
+        ]
         for e in found
     ]
-    render.print_table(("endpoint", "tenant", "status", "events", "url"), rows)
+    render.print_table(("endpoint", "tenant", "status", "events", "url"), rows, drop=("events", "tenant"))
 
 
 def _status(found: Endpoint) -> str:

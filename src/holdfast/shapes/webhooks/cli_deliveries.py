@@ -15,6 +15,7 @@ from holdfast.cli.arguments import parse_moment, parse_rate
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How, confirm
 from holdfast.cli.filters import AfterOption, LimitOption
+from holdfast.cli.ids import id_parser
 from holdfast.model.queue import Rate
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
@@ -24,8 +25,16 @@ from holdfast.shapes.webhooks.model import Attempt, Delivery
 from holdfast.shapes.webhooks.spec import Spec
 
 app = typer.Typer()
-EndpointArgument = Annotated[UUID, typer.Argument(metavar="ENDPOINT")]
-DeliveryArgument = Annotated[UUID, typer.Argument(metavar="DELIVERY")]
+parse_endpoint = id_parser("endpoint", store_acts.endpoint_ids_between)
+parse_delivery = id_parser("delivery", store_acts.delivery_ids_between)
+EndpointArgument = Annotated[
+    UUID,
+    typer.Argument(metavar="ENDPOINT", help="The endpoint's id, or its beginning.", parser=parse_endpoint),
+]
+DeliveryArgument = Annotated[
+    UUID,
+    typer.Argument(metavar="DELIVERY", help="The delivery's id, or its beginning.", parser=parse_delivery),
+]
 RateOption = Annotated[str | None, typer.Option("--rate", metavar="RATE", help="Such as 5/s or 100/m.")]
 
 
@@ -110,11 +119,19 @@ def _print_deliveries(found: Sequence[Delivery]) -> None:
         typer.echo("No deliveries.")
         return
     rows = [
-        [str(d.id), render.moment(d.created_at), d.event_type, d.cause, d.status, str(d.tries), _last(d)]
+        [
+            render.job_id(d.id),
+            render.ago(d.created_at),
+            d.event_type,
+            d.cause,
+            d.status,
+            str(d.tries),
+            _last(d),
+        ]
         for d in found
     ]
     heads = ("delivery", "when", "type", "cause", "status", "attempts", "last")
-    render.print_table(heads, rows, ("attempts",))
+    render.print_table(heads, rows, ("attempts",), drop=("cause", "attempts", "type"))
 
 
 def _last(found: Delivery) -> str:

@@ -85,6 +85,16 @@ SELECT l.endpoint::text FROM holdfast.webhook_all($1::uuid, $2::int) AS l(endpoi
 -- What stands beside an endpoint, as JSON, or NULL. $1 tenant, $2 id
 SELECT holdfast.webhook_details($1::text, $2::uuid)::text;
 
+-- name: webhook_ids_between
+-- Some ids of endpoints in a range of ids.
+-- $1 the lowest id, $2 the highest, $3 limit
+SELECT e.id FROM holdfast.webhook_endpoints e WHERE e.id BETWEEN $1::uuid AND $2::uuid ORDER BY e.id LIMIT $3;
+
+-- name: webhook_delivery_ids_between
+-- Some ids of deliveries in a range of ids.
+-- $1 the lowest id, $2 the highest, $3 limit
+SELECT d.id FROM holdfast.webhook_deliveries d WHERE d.id BETWEEN $1::uuid AND $2::uuid ORDER BY d.id LIMIT $3;
+
 -- name: webhook_tenant_of
 -- Whose an endpoint is, for operators. $1 id
 SELECT (SELECT e.tenant FROM holdfast.webhook_endpoints e WHERE e.id = $1::uuid);

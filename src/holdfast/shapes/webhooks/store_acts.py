@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...model.sealing import Sealed
-from ...store.statement import Flow, Row, Statement, count, named, nothing
+from ...store.statement import Flow, Row, Statement, count, ids, named, nothing
 
 UNHURRIED = 2e6  # deliveries in a second: no rate. Of NULL a piece of a range would be a single delivery
 KEPT = timedelta(days=1)  # requests of a tenant with an idempotency key
@@ -35,6 +35,14 @@ def _details(rows: Sequence[Row]) -> dict[str, Any] | None:
     for one in found["ranges"] if found is not None else ():
         one["rate"] = None if one["rate"] == UNHURRIED else one["rate"]
     return found
+
+
+def endpoint_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("webhook_ids_between", (lowest, highest, limit), ids)
+
+
+def delivery_ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("webhook_delivery_ids_between", (lowest, highest, limit), ids)
 
 
 def tenant_of(endpoint: UUID) -> Statement[str | None]:

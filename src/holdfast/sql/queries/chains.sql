@@ -74,6 +74,11 @@ WHERE g.id = $1;
 WHERE NOT $1::boolean OR g.finished_at IS NULL
 ORDER BY g.created_at DESC, g.id DESC LIMIT $2;
 
+-- name: group_ids_between
+-- Some ids of groups in a range of ids.
+-- $1 the lowest id, $2 the highest, $3 limit
+SELECT g.id FROM holdfast.groups g WHERE g.id BETWEEN $1::uuid AND $2::uuid ORDER BY g.id LIMIT $3;
+
 -- name: group_members
 -- How many of a group's jobs are in each state, of those that are still kept.
 -- $1 group

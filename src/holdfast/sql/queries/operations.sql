@@ -73,6 +73,11 @@ SELECT
 -- with part: operation_columns
 FROM holdfast.operations o WHERE o.id = $1;
 
+-- name: operation_ids_between
+-- Some ids of operations in a range of ids.
+-- $1 the lowest id, $2 the highest, $3 limit
+SELECT o.id FROM holdfast.operations o WHERE o.id BETWEEN $1::uuid AND $2::uuid ORDER BY o.id LIMIT $3;
+
 -- name: list_operations
 -- The last that were begun first.
 -- $1, $2 before this moment and id (NULL: from the last on), $3 states (NULL: all), $4 limit
