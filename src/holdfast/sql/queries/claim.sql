@@ -180,8 +180,7 @@ WITH RECURSIVE p(priority) AS (
         SELECT j.id, j.task, j.version
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
-          AND j.status = 'pending'
-          AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
         ORDER BY j.available_at, j.seq
         LIMIT $3
     ) w
