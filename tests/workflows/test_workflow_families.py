@@ -210,3 +210,44 @@ def _waits_or_ended(kit: Kit) -> bool:
         "SELECT FROM pg_stat_activity a WHERE a.datname = current_database() AND a.wait_event_type = 'Lock'"
     )
     return bool(kit.sql(waiting)) or any(row["status"] == "completed" for row in kit.jobs("thumb"))
+
+
+def test_a_call_that_the_database_would_refuse_at_every_try_fails_the_run(app: Holdfast, kit: Kit) -> None:
+    """And its compensations run. Before, the run was tried again every five seconds, for ever."""
+    task = app.task(name="double")(double)
+    undone: list[str] = []
+
+    async def undo() -> None:
+        undone.append("undone")
+
+    @app.workflow(name="calls", sticky=0.05)
+    async def calls(wf: Workflow, how: str) -> int:
+        wf.on_failure(undo)
+        await wf.step(double, 1)
+        if how == "many":
+            return len(await wf.map(task, range(100_001)))
+        if how == "trigger":
+            return await wf.call(task, 13)
+        if how == "replace_key":
+            return await wf.call(task.using(replace_key="k"), 1)
+        return await wf.call(task.using(idempotency_key="k"), 1)
+
+    kit.create_queues()
+    kit.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'no more than 12'; END $$"
+    )
+    kit.sql(
+        "CREATE TRIGGER refuse BEFORE INSERT ON holdfast.work FOR EACH ROW"
+        " WHEN (NEW.payload = '{\"n\": 13}') EXECUTE FUNCTION refuse()"
+    )
+    why = {
+        "idempotency_key": r"InvalidOption: wf\.call\(\) takes a task without idempotency_key: .* Leave the key out",
+        "replace_key": r"InvalidOption: wf\.call\(\) takes a task without replace_key: .* Leave the key out",
+        "many": r"InvalidOption: wf\.map\(\) was given 100,001 items, more than the limit of 100,000",
+        "trigger": "ConfigurationError: the database refuses what is to be started: no more than 12",
+    }
+    for count, (how, text) in enumerate(why.items(), 1):
+        with pytest.raises(WorkflowFailed, match=text):
+            kit.workflows.run(calls.start(how))
+        assert len(undone) == count

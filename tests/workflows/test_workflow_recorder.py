@@ -12,7 +12,7 @@ from holdfast.db.faults import ConnectionLost
 from holdfast.model.job import Grant
 from holdfast.shapes.workflows.faults import Evicted
 from holdfast.shapes.workflows.journal import RecordRefused
-from holdfast.shapes.workflows.lanes import MOST_ROWS, Asked, Lane
+from holdfast.shapes.workflows.lanes import LEAST_RUNS, MOST_ROWS, Asked, Lane, Part
 from holdfast.shapes.workflows.recorder import Recorder
 from holdfast.shapes.workflows.store import Seen
 from holdfast.shapes.workflows.working import StepProgress
@@ -60,7 +60,7 @@ async def test_one_statement_writes_what_all_runs_have_ready(runs: Runs, recorde
 
 async def test_half_of_the_runs_go_on_while_the_others_are_written(runs: Runs, recorder: Recorder) -> None:
     """Or the worker would wait for the server, and the server for the worker, in turns."""
-    owners = [runs.started() for _ in range(20)]
+    owners = [runs.started() for _ in range(2 * LEAST_RUNS + 20)]
     at_work = [Watching() for _ in owners]
     for owner, run in zip(owners, at_work, strict=True):
         recorder.watch(owner.id_text, run)
@@ -69,6 +69,29 @@ async def test_half_of_the_runs_go_on_while_the_others_are_written(runs: Runs, r
     await asyncio.gather(*(recorder.record(owner, [step("a")], None) for owner in owners))
     assert len(writes) == 2
     assert all(keys(runs, owner.id) == ["a"] for owner in owners)
+
+
+async def test_few_runs_are_not_split(runs: Runs, recorder: Recorder) -> None:
+    """Two statements cost nearly twice as much as one, and runs that were split stay so."""
+    owners = [runs.started() for _ in range(50)]
+    at_work = [Watching() for _ in owners]
+    for owner, run in zip(owners, at_work, strict=True):
+        recorder.watch(owner.id_text, run)
+    writes: list[str] = []
+    failpoints.arm("record.before", lambda: writes.append("record"))
+    await asyncio.gather(*(recorder.record(owner, [step("a")], None) for owner in owners))
+    assert len(writes) == 1
+    assert all(keys(runs, owner.id) == ["a"] for owner in owners)
+
+
+def test_runs_that_ended_together_do_not_split_the_others() -> None:
+    part = Part()
+    assert part.of(50) == LEAST_RUNS
+    assert part.of(500) == 250
+    assert part.of(250) > 245  # the other half has ended, and the next ones are being claimed
+    for _ in range(200):
+        part.of(60)
+    assert part.of(60) == LEAST_RUNS  # and it is forgotten
 
 
 async def test_a_bad_a_locked_and_a_lost_row_harm_themselves_alone(

@@ -15,6 +15,7 @@ from ...runtime.handler import PayloadError
 from ...store.chains import specs
 from ...tasks import checks
 from ...tasks.convert import Misfit
+from ...tasks.group import MOST_MEMBERS
 from ...tasks.newjob import NewJob
 from ...tasks.payload import shown
 from ...tasks.task import Task
@@ -129,10 +130,10 @@ class Steps:
         waits without a worker."""
         scope = self._core.scope("call")
         self._unshielded("call")
-        job = self._job(task, "call").job(*args, **kwargs)
+        jobs = self._members("call", [self._job(task, "call").job(*args, **kwargs)])
         place, found, input_hash = self._take(scope, self._options.name or task.name, "call", args, kwargs)
-        act = self._jobs(scope, place, [job], False, None, input_hash)
-        return Step(self._core, place, found, act, lambda row: _loaded(job, row.record.result))
+        act = self._jobs(scope, place, jobs, False, None, input_hash)
+        return Step(self._core, place, found, act, lambda row: _loaded(jobs[0], row.record.result))
 
     def map(self, task: Task[[A], T], items: Iterable[A], /, *, limit: int | None = None) -> Step[list[T]]:
         """A job for each item, at most `limit` of them at once, and one wake-up when the last has ended:
@@ -142,7 +143,7 @@ class Steps:
         if limit is not None:
             checks.integer(limit, "limit", 1, 1_000_000, InvalidOption)
         made = self._job(task, "map")
-        jobs = [made.job(item) for item in items]
+        jobs = self._members("map", [made.job(item) for item in items])
         place, found, input_hash = self._take(
             scope, self._options.name or task.name, "call", (len(jobs),), {}
         )
@@ -221,6 +222,23 @@ class Steps:
         if not isinstance(task, Task):
             raise TypeError(f"wf.{verb}() takes a task, not {shown(task)}. For a function there is wf.step()")
         return task.using(queue=self._options.queue) if self._options.queue is not None else task
+
+    @staticmethod
+    def _members(verb: str, jobs: "list[NewJob[Any]]") -> "list[NewJob[Any]]":
+        """Jobs that the database takes as those of one call. Another try would be refused too."""
+        if len(jobs) > MOST_MEMBERS:
+            raise InvalidOption(
+                f"wf.{verb}() was given {len(jobs):,} items, more than the limit of {MOST_MEMBERS:,}. "
+                "Call it several times, with a part of them each"
+            )
+        for row in [job.row for job in jobs[:1]]:  # the others have the same options
+            name = "idempotency_key" if row.idempotency_key is not None else "replace_key"
+            if row.idempotency_key is not None or row.replace_key is not None:
+                raise InvalidOption(
+                    f"wf.{verb}() takes a task without {name}: it might be a job that exists already, whose end the run "
+                    "would not hear of. Each call of a run makes its jobs once. Leave the key out"
+                )
+        return jobs
 
     def _jobs(
         self,

@@ -1,6 +1,7 @@
 """Rows that wait to be written, by run, so that runs take turns."""
 
 import asyncio
+import math
 from collections import deque
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -10,6 +11,10 @@ from ...model.job import Owned
 T = TypeVar("T")
 MOST_ROWS = 1000  # of a statement
 MOST_BYTES = 1024 * 1024
+LEAST_RUNS = (
+    100  # that are not split: two statements would cost the server and this worker nearly twice as much
+)
+_KEPT = 0.99  # of the runs at work as last counted, from one statement to the next
 
 
 class Asked(Generic[T]):
@@ -80,3 +85,18 @@ class Lane(Generic[T]):
                     more.append(run)
             runs = more
         return batch
+
+
+class Part:
+    """How many runs go in one statement: of many half, so that the others continue in Python meanwhile.
+
+    Counted are as many as were at work a moment ago. Runs that were started together end together, and are gone before the
+    next ones come: half of what is there then would split the others, and they stay split.
+    """
+
+    def __init__(self) -> None:
+        self._at_work = 0.0
+
+    def of(self, at_work: int) -> int:
+        self._at_work = max(float(at_work), self._at_work * _KEPT)
+        return max(LEAST_RUNS, math.ceil(self._at_work / 2))

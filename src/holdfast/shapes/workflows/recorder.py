@@ -25,11 +25,10 @@ from ...store.statement import Statement
 from . import store
 from .faults import Evicted
 from .journal import History, Record, RecordRefused, Stored, Wait
-from .lanes import MOST_ROWS, Asked, Lane
+from .lanes import MOST_ROWS, Asked, Lane, Part
 from .working import LONG, FailedAttempt, ReportedProgress, StepProgress, log_failed, say
 
 T = TypeVar("T")
-LEAST_RUNS = 8  # of a batch that is split in half
 TURNS = 4  # of the loop, from the record of a step to that of the next one
 BUSY_PAUSE = 0.05  # seconds until a locked row is tried again
 BEAT = 0.1  # seconds between two reads for runs that rest
@@ -56,6 +55,7 @@ class Recorder:
         self._records: Lane[store.Entry] = Lane()
         self._decisions: Lane[tuple[Wait, Sequence[Record]]] = Lane()
         self._suspends: Lane[Sequence[Wait]] = Lane()
+        self._part = Part()
         self._failed: deque[FailedAttempt] = deque(maxlen=MOST_ROWS)
         self._histories: dict[str, list[asyncio.Future[History]]] = {}
         self._wake = asyncio.Event()
@@ -211,7 +211,7 @@ class Recorder:
     async def _in_batches(
         self, lane: Lane[T], write: Callable[[str, list[Asked[T]]], Awaitable[None]]
     ) -> None:
-        batch = lane.take(max(LEAST_RUNS, (len(self._watched) + 1) // 2))
+        batch = lane.take(self._part.of(len(self._watched)))
         by_queue: dict[str, list[Asked[T]]] = {}
         for asked in batch:
             by_queue.setdefault(asked.grant.queue, []).append(asked)

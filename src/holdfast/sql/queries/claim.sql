@@ -165,19 +165,30 @@ ORDER BY h.available_at
 LIMIT $4;
 
 -- name: hold_unknown
--- Set aside waiting jobs of a task or version this worker does not know, so that they cost no later claim anything.
+-- Set aside due jobs of a task or version this worker does not know, so that they cost no later claim anything. What is not due costs
+-- none, and a run that waits for a signal would not be woken any more.
 -- $1 queue, $2 known 'task/version' texts, $3 how far to look
-WITH ahead AS MATERIALIZED (
-    SELECT j.id, j.task, j.version
-    FROM holdfast.work j
-    WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.status = 'pending'
-      AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
-    ORDER BY j.priority DESC, j.available_at, j.seq
+WITH RECURSIVE p(priority) AS (
+    (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL AND w.priority < p.priority
+            ORDER BY w.priority DESC LIMIT 1)
+    FROM p WHERE p.priority IS NOT NULL
+), ahead AS MATERIALIZED (
+    SELECT w.id, w.task, w.version
+    FROM p CROSS JOIN LATERAL (
+        SELECT j.id, j.task, j.version
+        FROM holdfast.work j
+        WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
+          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+        ORDER BY j.available_at, j.seq
+        LIMIT $3
+    ) w
     LIMIT $3
 ), c AS MATERIALIZED (
     SELECT j.id
     FROM holdfast.work j
-    WHERE j.queue = $1 AND j.status = 'pending'
+    WHERE j.queue = $1 AND j.status = 'pending' AND j.available_at <= holdfast.now()   -- again: it may have been put away meanwhile
       AND j.id = ANY (ARRAY(SELECT id FROM ahead WHERE task || '/' || version <> ALL ($2::text[])))
     FOR NO KEY UPDATE SKIP LOCKED
 ), held AS (
