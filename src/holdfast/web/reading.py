@@ -1,7 +1,9 @@
 """The database as the dashboard reads it: a few connections of its own, short statements, and nothing can be written."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.db.database import Database
@@ -11,14 +13,17 @@ from holdfast.store.statement import Flow, Statement
 T = TypeVar("T")
 CONNECTIONS = 4
 LONGEST = 5.0  # seconds of one statement
+# Where somebody wants to see what is run: the statements, in their order.
+RAN: ContextVar[list[Statement[Any]] | None] = ContextVar("ran", default=None)
 
 
 class Reading(Database):
-    """Like the app's database; each transaction is read-only, also behind a pooler."""
+    """Like the app's database; each transaction is read-only, and its statements are short, also behind a pooler."""
 
     def __init__(self, of: Database) -> None:
-        settings = replace(of.settings, pool_size=CONNECTIONS, statement_timeout=LONGEST)
+        settings = replace(of.settings, pool_size=CONNECTIONS)
         super().__init__(of.url, settings, of.clock)
+        self.longest = LONGEST
 
     def run(self, make: Callable[[], Statement[T] | Flow[T]]) -> T:
         return super().run(lambda: _reading(make))
@@ -30,5 +35,22 @@ class Reading(Database):
 def _reading(make: Callable[[], Statement[T] | Flow[T]]) -> Flow[T]:
     yield from read_only()
     what: Any = make()
-    answer: T = yield from what
+    ran = RAN.get()
+    answer: T = yield from (what if ran is None else _noted(what, ran))
     return answer
+
+
+def _noted(what: Statement[T] | Flow[T], ran: list[Statement[Any]]) -> Flow[T]:
+    flow = iter(what)
+    resume: Callable[[], Statement[Any]] = partial(next, flow)
+    while True:
+        try:
+            statement = resume()
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+        ran.append(statement)
+        try:
+            resume = partial(flow.send, (yield statement))
+        except Exception as error:  # noqa: BLE001 the flow handles it, or raises it again
+            resume = partial(flow.throw, error)

@@ -187,6 +187,28 @@
     drawn.push(svg("text", { x: 110, y: 108, class: "lt mid" }, String(total)), svg("text", { x: 110, y: 124, class: "ls mid" }, "keys"));
     place.replaceChildren(...drawn);
   }
+  // What was measured: a bar for each setting, the best first, with the least and the most of its runs.
+  function bars(seen) {
+    const place = one("[data-bars]");
+    if (!place) return;
+    const shown = seen.tables.find((each) => each.name === "settings_measured").rows.slice(0, 6).map((row) => row.map(plain));
+    const width = Math.max(280, place.getBoundingClientRect().width);
+    const most = Math.max(1, ...shown.map((row) => Number(row[2].split(" to ")[1])));
+    const at = (count) => ((width - 12) * count) / most;
+    place.setAttribute("viewBox", `0 0 ${width} 216`);
+    const drawn = shown.flatMap(([setting, mean, ends, p95, runs, mark], n) => {
+      const y = 36 * n;
+      const [least, top] = ends.split(" to ").map(Number);
+      return [
+        svg("text", { x: 0, y: y + 13, class: mark ? "lbb" : "lb" }, mark ? `${setting} (${mark})` : setting),
+        svg("text", { x: width - 4, y: y + 13, class: "lb end" }, `${mean}/s, p95 ${p95} ms, ${runs === "1" ? "1 run" : `${runs} runs`}`),
+        svg("rect", { x: 0, y: y + 19, width: Math.max(1, at(Number(mean))), height: 9, rx: 2, class: mark ? "f-brand" : "f-comp" }),
+        svg("path", { d: `M${at(least)} ${y + 23.5}H${at(top)}M${at(least)} ${y + 19}v9M${at(top)} ${y + 19}v9`, class: "nofill s-axis", "stroke-width": 1.5 }),
+      ];
+    });
+    if (!shown.length) drawn.push(svg("text", { x: 0, y: 13, class: "lb" }, "Nothing has been measured yet."));
+    place.replaceChildren(...drawn);
+  }
   function wires(seen) {
     const place = one("[data-wires]");
     const frame = place.getBoundingClientRect();
@@ -280,7 +302,7 @@
       put(one(`[data-knob-value="${knob.dataset.knob}"]`), seen.values[knob.dataset.knob]);
     });
     if (!back && String(seen.unsafe) !== one("[data-unsafe]").getAttribute("aria-pressed")) location.reload();
-    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); wires(seen);
+    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); bars(seen); wires(seen);
   }
 
   one(".scenes [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
