@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,8 +13,17 @@ from holdfast.store.statement import Flow, Statement
 T = TypeVar("T")
 CONNECTIONS = 4
 LONGEST = 5.0  # seconds of one statement
-# Where somebody wants to see what is run: the statements, in their order.
-RAN: ContextVar[list[Statement[Any]] | None] = ContextVar("ran", default=None)
+
+
+@dataclass(slots=True)
+class Ran:
+    """The statements of a page, in their order."""
+
+    own: list[Statement[Any]] = field(default_factory=list)
+    shared: list[Statement[Any]] = field(default_factory=list)  # that were run for whoever asked first
+
+
+RAN: ContextVar[Ran | None] = ContextVar("ran", default=None)  # where somebody wants to see them
 
 
 class Reading(Database):
@@ -40,7 +49,7 @@ def _reading(make: Callable[[], Statement[T] | Flow[T]]) -> Flow[T]:
     return answer
 
 
-def _noted(what: Statement[T] | Flow[T], ran: list[Statement[Any]]) -> Flow[T]:
+def _noted(what: Statement[T] | Flow[T], ran: Ran) -> Flow[T]:
     flow = iter(what)
     resume: Callable[[], Statement[Any]] = partial(next, flow)
     while True:
@@ -49,7 +58,7 @@ def _noted(what: Statement[T] | Flow[T], ran: list[Statement[Any]]) -> Flow[T]:
         except StopIteration as end:
             answer: T = end.value
             return answer
-        ran.append(statement)
+        ran.own.append(statement)
         try:
             resume = partial(flow.send, (yield statement))
         except Exception as error:  # noqa: BLE001 the flow handles it, or raises it again

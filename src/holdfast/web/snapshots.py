@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from holdfast.store.statement import Statement
-from holdfast.web.reading import RAN
+from holdfast.web.reading import RAN, Ran
 
 T = TypeVar("T")
 _KEPT = 500  # topics
@@ -22,7 +21,7 @@ class _Kept:
     at: float  # on the clock of this process
     took: float  # seconds of the query
     generation: int  # the number of acts when the query began
-    ran: Sequence[Statement[Any]] = ()  # the statements of it
+    ran: Ran
 
 
 class Snapshots:
@@ -69,7 +68,7 @@ class Snapshots:
         """For who wants to see what was run for him: also what was run for somebody before."""
         ran, kept = RAN.get(), self._kept.get(topic)
         if ran is not None and kept is not None:
-            ran += kept.ran
+            ran.shared += (*kept.ran.shared, *kept.ran.own)
 
     async def soon(
         self,
@@ -94,7 +93,7 @@ class Snapshots:
         under_way = self._under_way.get(topic)
         if under_way is None or under_way.get_loop() is not asyncio.get_running_loop():
             generation, began = self._generation, time.monotonic()
-            ran: list[Statement[Any]] = []
+            ran = Ran()
             told = RAN.set(ran)
             under_way = asyncio.ensure_future(look())  # it has a copy of the context
             RAN.reset(told)
@@ -108,7 +107,7 @@ class Snapshots:
         done: "asyncio.Future[Any]",
         generation: int,
         began: float,
-        ran: Sequence[Statement[Any]],
+        ran: Ran,
     ) -> None:
         self.looks += 1
         now = time.monotonic()
@@ -123,7 +122,7 @@ class Snapshots:
             self._failed[topic] = (error, now)
         else:
             self._failed.pop(topic, None)
-            self._kept[topic] = _Kept(done.result(), now, now - began, generation, tuple(ran))
+            self._kept[topic] = _Kept(done.result(), now, now - began, generation, ran)
         for kept in (self._kept, self._failed):
             while len(kept) > _KEPT:
                 del kept[next(iter(kept))]

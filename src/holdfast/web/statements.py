@@ -12,7 +12,7 @@ from holdfast.model.masking import masked_text
 from holdfast.store.statement import Statement
 from holdfast.web.calls import Call
 from holdfast.web.drawing import address
-from holdfast.web.reading import RAN
+from holdfast.web.reading import RAN, Ran
 from holdfast.web.shown import cut
 from holdfast.web.site import Site
 from holdfast.web.watching import page_of
@@ -22,7 +22,7 @@ _LONG = 200  # characters of a parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class Line:
     """A statement as it is shown."""
 
     name: str
@@ -39,26 +39,29 @@ async def show_statements(site: Site, call: Call) -> Response:
         raise ConfigurationError(f"there is no page {where[:80]!r}")
     page, request = found
     await site.learn_masked()
-    ran: list[Statement[Any]] = []
+    ran = Ran()
     told = RAN.set(ran)
     try:
         await site.look(page.load(request))
     finally:
         RAN.reset(told)
+    may = call.who.may("operator")
     context = {
-        "title": f"SQL of {page.title}",
-        "statements": _shown(ran, with_params=call.who.may("operator")),
+        "title": "SQL",
+        "page_title": page.title,
+        "own": _shown(ran.own, with_params=may),
+        "shared": _shown(ran.shared, with_params=may),
         "back": address(where) + (f"?{urlencode(request.query)}" if request.query else ""),
     }
     return call.html("statements.html", context)
 
 
-def _shown(ran: Sequence[Statement[Any]], *, with_params: bool) -> list[Ran]:
+def _shown(ran: Sequence[Statement[Any]], *, with_params: bool) -> list[Line]:
     """Each once, in the order in which they were run first."""
-    known: dict[tuple[str, str], Ran] = {}
+    known: dict[tuple[str, str], Line] = {}
     for one in ran:
         params = [_param(value) for value in one.params] if with_params else []
-        known.setdefault((one.name, str(params)), Ran(one.name, one.text.strip(), params))
+        known.setdefault((one.name, str(params)), Line(one.name, one.text.strip(), params))
     return [one for (name, _), one in known.items() if name not in _OWN]
 
 

@@ -99,6 +99,7 @@
     const cards = shown.rows.slice(0, 3).map((row) => {
       const card = element("div", "card rowcard");
       card.dataset.owner = plain(row[shown.columns.indexOf("owner")]);
+      card.title = named(shown, row);
       card.classList.toggle("owner", card.dataset.owner !== "");
       const facts = element("dl", "kv");
       row.forEach((value, n) => {
@@ -115,12 +116,14 @@
     if (!cards.length) cards.push(element("div", "card rowcard more", "no rows"));
     one("[data-jobs]").replaceChildren(...cards);
   }
+  const named = (shown, row) => `${shown.name}: ${shown.columns.map((name, n) => [name, plain(row[n])]).filter(([, text]) => text !== "").map((pair) => pair.join(" ")).join(", ")}`;
   const plain = (value) => (Array.isArray(value) ? value[1] : value ?? "");
   function ledgers(seen) {
     for (const place of all("[data-ledger]")) {
       const shown = seen.tables[Number(place.dataset.ledger)];
       const lines = shown.rows.slice(0, 5).map((row) => {
         const line = element("li");
+        line.title = named(shown, row);
         const texts = row.map(plain).filter((text) => text !== "");
         const chip = element("span", row.some(Array.isArray) ? "chip brand" : "chip", texts.slice(2).join(" · "));
         line.append(element("span", "mono", texts.slice(0, 2).join(" ")), chip);
@@ -253,7 +256,9 @@
       const long = label.length * 6.2;
       const start = Math.min(x, width - long - 8);
       const row = [0, 1].find((each) => start + long < taken[each] - 10);
-      drawn.push(svg("circle", { cx: x, cy: 30, r: 4.5, class: `f-${tone || "ink3"} s-surface`, "stroke-width": 2 }));
+      const dot = svg("circle", { cx: x, cy: 30, r: 4.5, class: `f-${tone || "ink3"} s-surface`, "stroke-width": 2 });
+      dot.append(svg("title", {}, label));
+      drawn.push(dot);
       if (row === undefined || start < 0) return;
       taken[row] = start;
       drawn.push(svg("text", { x: start, y: row ? 54 : 13, class: "lb" }, label));

@@ -99,7 +99,8 @@ def _commits(stage: Stage, *, wait: bool) -> Iterator[None]:
 
 
 def _play(stage: Stage, chance: random.Random) -> None:
-    stage.values |= {"jobs": 120.0, "workers": 1.0, "concurrency": float(chance.choice((4, 8, 12)))}
+    first = {"jobs": 120.0, "workers": 1.0, "batch": 0.0, "lease": 4.0}
+    stage.values |= {**first, "concurrency": float(chance.choice((4, 8, 12)))}
     stage.act("measure")
     stage.values |= {"batch": float(chance.choice(SIZES)), "lease": float(chance.randint(2, 60))}
     stage.act("measure")
