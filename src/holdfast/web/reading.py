@@ -20,7 +20,7 @@ class Ran:
     """The statements of a page, in their order."""
 
     own: list[Statement[Any]] = field(default_factory=list)
-    shared: list[Statement[Any]] = field(default_factory=list)  # that were run for whoever asked first
+    shared: list[Statement[Any]] = field(default_factory=list)  # that were run for all viewers
 
 
 RAN: ContextVar[Ran | None] = ContextVar("ran", default=None)  # where somebody wants to see them
