@@ -280,15 +280,16 @@ def routes(site: Site) -> list[Route]:
             Route(one, guarded(functools.partial(_act, site, act)), methods=["POST"]),
             Route(f"/api/v1{one}", guarded(functools.partial(_api_act, site, act)), methods=["POST"]),
         ]
-        if (also := address_of(act.name)) is not None:
-            path = _route_path(f"/api/v1/{also}")
-            made.append(Route(path, guarded(functools.partial(_api_act, site, act)), methods=["POST"]))
     for page in sorted(site.pages.values(), key=lambda page: "{" in page.path):
         for name in names_of(page):
             made += [
                 _at(site, page, f"/{name}", _show),
                 _at(site, page, f"/api/v1/{name or 'overview'}", _api),
             ]
+    for act in site.acts.values():
+        if (also := address_of(act.name)) is not None:
+            done = needs(act.role, site)(functools.partial(_api_act, site, act))
+            made.append(Route(_route_path(f"/api/v1/{also}"), done, methods=["POST"]))
     made.append(Route("/{rest:path}", needs("viewer", site)(_nothing), methods=["GET"]))
     return made
 

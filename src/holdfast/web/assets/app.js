@@ -103,7 +103,7 @@
       peek(line.dataset.peekAt);
       return;
     }
-    const link = target.closest("a[data-dialog]");
+    const link = target.closest("a[data-dialog], a[data-shows]");
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); ask(link.href); }
   });
   document.addEventListener("change", (event) => {
