@@ -1,6 +1,7 @@
 """The small parts of the lab: notes, marks, the tape, names."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from holdfast.db.executors import listen_in
 from holdfast.lab.crew import _name, stamp
 from holdfast.lab.marks import Marks
 from holdfast.lab.notes import Note, Pen, Reader, changed
-from holdfast.lab.scenes import all_scenes
+from holdfast.lab.place import LabHost
+from holdfast.lab.scenes import all_scenes, scene_of
+from holdfast.lab.stage import Stage
 from holdfast.lab.tape import Tape
 from holdfast.store.arrays import uuid_array
 from holdfast.store.statement import Row, Statement, nothing
@@ -65,6 +68,31 @@ def test_a_failure_for_good_is_not_told_as_one_that_is_tried_again() -> None:
     assert told("['1', 'dead_letter', None]") == told("['1', 'blocked', None]") == "fails for good"
     assert told("['1', 'pending', None]") == "fails, and will try again"
     assert told() == "says failed: 0 rows"
+
+
+def test_the_tuner_names_the_best_and_the_knee(place: LabHost) -> None:
+    with closing(Stage(place, scene_of(11))) as stage:
+        for slots, rates in ((4, (500, 540)), (20, (880, 920)), (100, (990, 1010))):
+            for rate in rates:
+                stage.sql(
+                    """INSERT INTO runs (jobs, workers, concurrency, prefetch, batch, lease, fsync, per_second, p95_ms)
+                       VALUES (100, 1, %s, 2, 10, 4, false, %s, 7)""",
+                    [slots, rate],
+                )
+        measured, lines = (
+            next(table for table in stage.scene.tables if table.name == name)
+            for name in ("settings_measured", "holdfast.toml")
+        )
+        found = stage.sql(measured.query)
+        assert [(row["per_second"], row["range"], row["runs"], row["is"]) for row in found] == [
+            (1000, "990 to 1010", 2, "best"),
+            (900, "880 to 920", 2, "knee"),
+            (520, "500 to 540", 2, None),
+        ]
+        assert found[0]["setting"] == "1 x 100, prefetch 2, lease 4 s, calls of 10"
+        assert list(stage.sql(lines.query)[0].values()) == [
+            "concurrency = 100", "prefetch = 2", "processes = 1", "lease = 4", "@app.batch_task(size=10)",
+        ]  # fmt: skip
 
 
 def test_the_tables_of_a_scene_have_a_name_each() -> None:

@@ -43,7 +43,10 @@ def test_every_route_names_its_role_and_only_two_need_none(app: Holdfast) -> Non
         route for route in changing if route.path == "/api/v1/operations"
     ]  # it asks for the act's own role too
     assert [role_of(route) for route in by_name] == ["operator"]
-    assert len(changing) == 2 * len(made.site.acts) + len(by_name)
+    lists = {"/api/v1/jobs": "enqueue", "/api/v1/workflows/{run:path}/signals": "workflow signal"}
+    also = {route.path: role_of(route) for route in changing if route.path in lists}
+    assert also == {path: made.site.acts[act].role for path, act in lists.items()}
+    assert len(changing) == 2 * len(made.site.acts) + len(by_name) + len(lists)
 
 
 @pytest.mark.parametrize("role", [None, *ROLES])
@@ -52,7 +55,7 @@ async def test_every_route_by_every_role(kit: Kit, role: str | None) -> None:
     made = dashboard(kit.app, lambda _: None if role is None else Identity("somebody", role))  # type: ignore[arg-type]
     surfer = Surfer(made)
     for route in made.routes:
-        if route.path in PUBLIC or route.path == "/live":
+        if route.path in PUBLIC or route.path.endswith("/live"):
             continue
         needed = role_of(route)
         method = "POST" if "POST" in (route.methods or ()) else "GET"

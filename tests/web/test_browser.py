@@ -27,7 +27,7 @@ VIEWS = (
     "", "jobs", "jobs?state=dead_letter", "queues", "queues/mail", "dead", "keys", "keys/parcels", "workers", "schedules",
     "schedules/nightly-reindex", "limits", "workflows", "events", "projections", "webhooks", "doctor", "operations",
     "audit", "settings",
-    "acts/dead-redrive?task=mail.send_receipt",
+    "acts/dead-redrive?task=mail.send_receipt", "sql?page=jobs&query=state%3Ddead_letter",
 )  # fmt: skip
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},

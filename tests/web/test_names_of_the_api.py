@@ -151,3 +151,31 @@ async def test_a_job_that_cannot_be_is_not_enqueued(
         text = (await mara.post("/acts/enqueue", fields(text))).text
     assert said in text
     assert await asyncio.to_thread(kit.sql, "SELECT FROM holdfast.work") == []
+
+
+async def test_a_job_is_enqueued_and_a_signal_sent_where_their_lists_are(
+    program_of: Callable[[Role], Surfer], shop: Shop
+) -> None:
+    program = program_of("operator")
+    body = {"task": "send", "arguments": {"order_id": 18}}
+    dry = await program.client.post("/api/v1/jobs?dry_run=1", json=body)
+    assert (dry.status_code, dry.json()["act"], dry.json()["dry_run"]) == (200, "enqueue", True), dry.text
+    made = (await program.client.post("/api/v1/jobs", json=body)).json()["done"]
+    assert (await program.get(f"/api/v1/jobs/{made['id']}")).json()["data"]["report"]["job"]["task"] == "send"
+    assert (await program_of("viewer").client.post("/api/v1/jobs", json=body)).status_code == 403
+    signal = {"signal": "paid", "payload": {}}
+    sent = await program.client.post(f"/api/v1/workflows/{shop.done}/signals", json=signal)
+    assert (sent.status_code, "run" in sent.json()["detail"]) == (404, True), sent.text
+    twice = await program.client.post("/api/v1/workflows/a/signals", json={**signal, "run": "b"})
+    assert (twice.status_code, "leave it out of the body" in twice.json()["detail"]) == (400, True)
+    described = (await program.get("/api/v1/openapi.json")).json()["paths"]
+    assert {"get", "post"} <= set(described["/api/v1/jobs"])
+    post = described["/api/v1/workflows/{run}/signals"]["post"]
+    assert [one["name"] for one in post["parameters"] if one["in"] == "path"] == ["run"]
+    assert "run" not in post["requestBody"]["content"]["application/json"]["schema"]["properties"]
+
+
+async def test_the_stream_is_there_for_programs_too(program_of: Callable[[Role], Surfer], shop: Shop) -> None:
+    program = program_of("viewer")
+    found = await program.get("/api/v1/live?topics=overview&poll=1")
+    assert (found.status_code, "due" in found.json()) == (200, True)

@@ -99,6 +99,9 @@ class Database:
         self.enqueued = Calls[[Collection[str] | None]]()
         self.lender: Lender | None = None  # whose connections transact() runs on, if they are not our own
         self.keeps_idle = True  # unused connections; otherwise the database can be dropped at any time
+        self.longest: float | None = (
+            None  # seconds of one statement on our pools; None: as long as the role may
+        )
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
@@ -121,7 +124,7 @@ class Database:
                 self._resolved = (
                     os.getpid(),
                     dsn,
-                    Pools(dsn, self.settings, self.clock, keeps=self.keeps_idle),
+                    Pools(dsn, self.settings, self.clock, keeps=self.keeps_idle, longest=self.longest),
                 )
             return self._resolved[1], self._resolved[2]
 

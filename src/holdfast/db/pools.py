@@ -85,8 +85,17 @@ def _reset_text(conn: Own) -> str:
 
 
 class Pools:
-    def __init__(self, dsn: str, settings: Settings, clock: Clock, *, keeps: bool = True) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        settings: Settings,
+        clock: Clock,
+        *,
+        keeps: bool = True,
+        longest: float | None = None,
+    ) -> None:
         self._keeps = keeps
+        self._longest = longest  # seconds of one statement
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
@@ -125,7 +134,7 @@ class Pools:
         with self._lock:
             self._all.add(conn)
         conn.offset = self._clock.offset
-        return configuration(conn, self._clock, None, engine=False)
+        return configuration(conn, self._clock, self._longest, engine=False)
 
     def _is_pooled(self, conn: Own, rows: list[tuple[Any, ...]]) -> bool:
         pooled, *values, before = rows[0]

@@ -43,7 +43,7 @@ class LabSite(Site):
         self.hall = hall
 
     def menu(self) -> Mapping[str, Sequence[Page]]:
-        return {"Learn": [Page(f"scene/{s.number}", s.title, _no_page, icon="lab") for s in self.scenes]}
+        return {"Learn": [Page(f"scene/{s.number}", s.short, _no_page, icon="lab") for s in self.scenes]}
 
 
 def _no_page(_: object) -> Any:

@@ -26,6 +26,8 @@ live         numbers that change while somebody looks
 naming       what pages are called
 swapping     which parts of a page change in place
 watching     pages of tables while somebody looks at them
+parts        what is shown in place of a part that cannot be read
+statements   the SQL of a page
 enqueueing   the act that enqueues one job
 openapi      the description of the JSON API
 reading      the database, read-only

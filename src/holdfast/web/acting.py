@@ -301,7 +301,10 @@ async def act_by_name(site: Site, call: Call) -> Response:
 
 async def act_by_api(site: Site, call: Call, act: Act) -> Response:
     sent = await _body(call)
-    return await _done_by_api(site, call, act, sent, _object(sent))
+    asked, named = _object(sent), call.request.path_params
+    if twice := sorted(set(asked) & set(named)):
+        raise ConfigurationError(f"{twice[0]} is in the address: leave it out of the body")
+    return await _done_by_api(site, call, act, sent, {**asked, **named})
 
 
 async def _done_by_api(site: Site, call: Call, act: Act, sent: bytes, asked: Mapping[str, Any]) -> Response:

@@ -39,12 +39,13 @@ from holdfast.web.guard import Guard
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, Proxies
 from holdfast.web.live import stream
 from holdfast.web.masking import for_role
-from holdfast.web.naming import names_of
+from holdfast.web.naming import address_of, names_of
 from holdfast.web.openapi import describe_api
 from holdfast.web.packing import Packed
 from holdfast.web.plain import plain, written
 from holdfast.web.signing_in import sign_in_routes
 from holdfast.web.site import Site
+from holdfast.web.statements import show_statements
 from holdfast.web.swapping import look_at
 from holdfast.web.undoing import UNDO
 from holdfast.web.users import UsersFile
@@ -254,8 +255,12 @@ def routes(site: Site) -> list[Route]:
     made = [
         *([] if site.name else sign_in_routes(site)),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
+        Route("/sql", needs("viewer", site)(functools.partial(show_statements, site)), methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
-        Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
+        *(
+            Route(path, needs("viewer", site)(functools.partial(stream, site)), methods=["GET"])
+            for path in ("/live", "/api/v1/live")
+        ),
         Route(
             "/api/v1/openapi.json", needs("viewer", site)(functools.partial(_openapi, site)), methods=["GET"]
         ),
@@ -281,6 +286,10 @@ def routes(site: Site) -> list[Route]:
                 _at(site, page, f"/{name}", _show),
                 _at(site, page, f"/api/v1/{name or 'overview'}", _api),
             ]
+    for act in site.acts.values():
+        if (also := address_of(act.name)) is not None:
+            done = needs(act.role, site)(functools.partial(_api_act, site, act))
+            made.append(Route(_route_path(f"/api/v1/{also}"), done, methods=["POST"]))
     made.append(Route("/{rest:path}", needs("viewer", site)(_nothing), methods=["GET"]))
     return made
 

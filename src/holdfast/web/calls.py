@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.cli.refusals import words
-from holdfast.db.faults import Forbidden
+from holdfast.db.faults import Forbidden, LockTimeout
 from holdfast.errors import ConfigurationError, DatabaseError, DatabaseUnavailable, HoldfastError
 from holdfast.model.actor import Actor, is_address
 from holdfast.model.masking import masked_text
@@ -310,6 +310,9 @@ def _said(error: Exception) -> tuple[HTTPStatus, str]:
     if isinstance(error, Forbidden):
         said = "the database does not allow this to the role that this dashboard has there"
         return HTTPStatus.FORBIDDEN, f"{said}: {words(error)}. Nothing was changed"
+    if isinstance(error, LockTimeout) and "statement timeout" in str(error):
+        said = "this took too long to read, or somebody holds a lock on it: see Doctor"
+        return HTTPStatus.SERVICE_UNAVAILABLE, said
     if isinstance(error, DatabaseError):
         return HTTPStatus.SERVICE_UNAVAILABLE, words(error)
     if isinstance(error, HoldfastError | ConfigurationError):

@@ -12,7 +12,8 @@ from uuid import UUID
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.errors import HoldfastError
+from holdfast.db.faults import LockTimeout
+from holdfast.errors import DatabaseUnavailable, HoldfastError
 from holdfast.model.masking import masked_text
 from holdfast.web.baselines import check_mark
 from holdfast.web.calls import Call, Refusal
@@ -129,13 +130,21 @@ async def _frames(
             event = "values"
             sent.update(frame)
         except HoldfastError as error:
-            frame, event = {"sentence": masked_text(visible(str(error)))[:500]}, "away"
+            frame, event = {"sentence": masked_text(visible(_said(error)))[:500]}, "away"
             sent.clear()  # what comes next says that it is back
         quiet += EVERY
         if frame or quiet >= QUIET:
             yield f"event: {event}\ndata: {json.dumps(frame)}\n\n".encode()
             quiet = 0.0
         await asyncio.sleep(EVERY)
+
+
+def _said(error: HoldfastError) -> str:
+    if isinstance(error, DatabaseUnavailable):
+        return f"The database is unreachable: {error}"
+    if isinstance(error, LockTimeout):
+        return "New numbers take too long to read, or somebody holds a lock on them. See Doctor"
+    return f"New numbers cannot be read: {error}"
 
 
 async def values_of(site: "Site", topics: list[str], watches: Sequence[Watch] = ()) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The names of a page: its path, and for a screen also the nouns on it."""
+"""The names of a page: its path, and for a screen also the nouns on it; and lists that an act adds to."""
 
 import re
 from collections.abc import Iterable
@@ -14,6 +14,13 @@ _ALSO = {
     "jobs/{id}": ("jobs/{id}/explain",),
     "workflows/{run}": ("workflows/{run}/timeline",),
 }
+
+_ACTS_ALSO = {"enqueue": "jobs", "workflow signal": "workflows/{run}/signals"}
+
+
+def address_of(act: str) -> str | None:
+    """Where a program may post an act too, besides its own address: to the list that it adds to."""
+    return _ACTS_ALSO.get(act)
 
 
 def names_of(page: Page) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.pages import Act, Field, Page
 from holdfast.web.drawing import slug
-from holdfast.web.naming import names_of
+from holdfast.web.naming import address_of, names_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -28,6 +28,8 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
     paths["/api/v1/operations"]["post"] = _by_name(site)
     for act in site.acts.values():
         paths[f"/api/v1/acts/{slug(act.name)}"] = {"post": _act(act)}
+        if (also := address_of(act.name)) is not None:
+            paths.setdefault(f"/api/v1/{also}", {})["post"] = _act(act, also)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -48,7 +50,7 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
 def _page(page: Page, path: str) -> dict[str, Any]:
     names = re.findall(r"\{(\w+)\}", page.path)
     choices = {one.name: one.choices for one in page.filters}
-    parameters = [{"name": n, "in": "path", "required": True, "schema": _query()} for n in names]
+    parameters = _in_path(names)
     parameters += [
         {"name": n, "in": "query", "required": False, "schema": _query(choices.get(n, ()))}
         for n in page.names()
@@ -69,13 +71,19 @@ def _page(page: Page, path: str) -> dict[str, Any]:
     }
 
 
+def _in_path(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"name": n, "in": "path", "required": True, "schema": _query()} for n in names]
+
+
 def _query(choices: Sequence[str] = ()) -> dict[str, Any]:
     return {"type": "string", "enum": ["", *choices]} if choices else {"type": "string"}
 
 
-def _act(act: Act) -> dict[str, Any]:
-    fields = {field.name: _field(field) for field in act.fields}
-    needed = [field.name for field in act.fields if field.required and not field.value]
+def _act(act: Act, also: str = "") -> dict[str, Any]:
+    """`also`: another address of it, which may name what it is about."""
+    named = re.findall(r"\{(\w+)\}", also)
+    fields = {field.name: _field(field) for field in act.fields if field.name not in named}
+    needed = [f.name for f in act.fields if f.required and not f.value and f.name not in named]
     body: dict[str, Any] = {"type": "object", "properties": fields, "additionalProperties": False}
     if needed:
         body["required"] = needed
@@ -91,8 +99,8 @@ def _act(act: Act) -> dict[str, Any]:
     }
     return {
         "summary": f"{act.label}: holdfast {act.name}. Needs the role {act.role}.",
-        "operationId": f"act_{re.sub('[^a-z]+', '_', act.name)}",
-        "parameters": [dry, _KEY],
+        "operationId": f"{'post' if also else 'act'}_{re.sub('[^a-z]+', '_', act.name)}",
+        "parameters": [*_in_path(named), dry, _KEY],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": ok, **_REFUSED},
     }

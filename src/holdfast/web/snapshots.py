@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.web.reading import RAN, Ran
+
 T = TypeVar("T")
 _KEPT = 500  # topics
 FAILED = 2.0  # seconds for which a failure is returned, before the next query
@@ -19,6 +21,7 @@ class _Kept:
     at: float  # on the clock of this process
     took: float  # seconds of the query
     generation: int  # the number of acts when the query began
+    ran: Ran
 
 
 class Snapshots:
@@ -53,11 +56,19 @@ class Snapshots:
             if age >= lasts and not self._failed_lately(topic):
                 self._begin(topic, look)
             old: T = kept.value
+            self._note(topic)
             return old
         if failed := self._failed_lately(topic):
             raise failed.with_traceback(None)
         found: T = await asyncio.shield(self._begin(topic, look))
+        self._note(topic)
         return found  # a client that disconnects takes nothing from the others
+
+    def _note(self, topic: str) -> None:
+        """For who wants to see what was run for him: also what was run for somebody before."""
+        ran, kept = RAN.get(), self._kept.get(topic)
+        if ran is not None and kept is not None:
+            ran.shared += (*kept.ran.shared, *kept.ran.own)
 
     async def soon(
         self,
@@ -82,12 +93,22 @@ class Snapshots:
         under_way = self._under_way.get(topic)
         if under_way is None or under_way.get_loop() is not asyncio.get_running_loop():
             generation, began = self._generation, time.monotonic()
-            under_way = asyncio.ensure_future(look())
+            ran = Ran()
+            told = RAN.set(ran)
+            under_way = asyncio.ensure_future(look())  # it has a copy of the context
+            RAN.reset(told)
             self._under_way[topic] = under_way
-            under_way.add_done_callback(lambda done: self._keep(topic, done, generation, began))
+            under_way.add_done_callback(lambda done: self._keep(topic, done, generation, began, ran))
         return under_way
 
-    def _keep(self, topic: str, done: "asyncio.Future[Any]", generation: int, began: float) -> None:
+    def _keep(
+        self,
+        topic: str,
+        done: "asyncio.Future[Any]",
+        generation: int,
+        began: float,
+        ran: Ran,
+    ) -> None:
         self.looks += 1
         now = time.monotonic()
         if self._under_way.get(topic) is done:
@@ -101,7 +122,7 @@ class Snapshots:
             self._failed[topic] = (error, now)
         else:
             self._failed.pop(topic, None)
-            self._kept[topic] = _Kept(done.result(), now, now - began, generation)
+            self._kept[topic] = _Kept(done.result(), now, now - began, generation, ran)
         for kept in (self._kept, self._failed):
             while len(kept) > _KEPT:
                 del kept[next(iter(kept))]

@@ -32,22 +32,27 @@ def check_query(call: Call, page: Page, path: Mapping[str, str], query: Mapping[
     return PageRequest(path, query, call.site.app.tasks, call.who.name, call.who.role)
 
 
-def watched_page(call: Call, where: str, filters: str, mark: str = "") -> "PageWatch":
-    """`where` is the path of a page, such as `workers`, `filters` what is behind its `?`, and `mark` that of its lines."""
+def page_of(call: Call, where: str, filters: str) -> tuple[Page, PageRequest] | None:
+    """`where` is the path of a page, such as `workers`, and `filters` what is behind its `?`. None: there is none."""
     if len(where) + len(filters) > _MOST_CHARACTERS:
-        raise ConfigurationError(
-            f"a page that is watched has an address of at most {_MOST_CHARACTERS:,} characters"
-        )
+        raise ConfigurationError(f"a page has an address of at most {_MOST_CHARACTERS:,} characters here")
     found = call.site.page_at(where.strip("/"))
-    if found is None or not found[0].live:
-        raise ConfigurationError(f"there is no page {where[:80]!r} that changes while somebody looks at it")
+    if found is None:
+        return None
     page, path = found
     try:
         pairs = parse_qsl(filters, keep_blank_values=True, max_num_fields=50)
     except ValueError:
-        raise ConfigurationError("a page that is watched has at most 50 filters") from None
-    asked = check_query(call, page, path, call.known_names(pairs, page.names(), where))
-    return PageWatch(page, asked, mark)
+        raise ConfigurationError("a page has at most 50 filters here") from None
+    return page, check_query(call, page, path, call.known_names(pairs, page.names(), where))
+
+
+def watched_page(call: Call, where: str, filters: str, mark: str = "") -> "PageWatch":
+    """`mark` is that of its lines."""
+    found = page_of(call, where, filters)
+    if found is None or not found[0].live:
+        raise ConfigurationError(f"there is no page {where[:80]!r} that changes while somebody looks at it")
+    return PageWatch(*found, mark)
 
 
 class PageWatch:

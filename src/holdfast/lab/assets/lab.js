@@ -99,6 +99,7 @@
     const cards = shown.rows.slice(0, 3).map((row) => {
       const card = element("div", "card rowcard");
       card.dataset.owner = plain(row[shown.columns.indexOf("owner")]);
+      card.title = named(shown, row);
       card.classList.toggle("owner", card.dataset.owner !== "");
       const facts = element("dl", "kv");
       row.forEach((value, n) => {
@@ -115,12 +116,14 @@
     if (!cards.length) cards.push(element("div", "card rowcard more", "no rows"));
     one("[data-jobs]").replaceChildren(...cards);
   }
+  const named = (shown, row) => `${shown.name}: ${shown.columns.map((name, n) => [name, plain(row[n])]).filter(([, text]) => text !== "").map((pair) => pair.join(" ")).join(", ")}`;
   const plain = (value) => (Array.isArray(value) ? value[1] : value ?? "");
   function ledgers(seen) {
     for (const place of all("[data-ledger]")) {
       const shown = seen.tables[Number(place.dataset.ledger)];
       const lines = shown.rows.slice(0, 5).map((row) => {
         const line = element("li");
+        line.title = named(shown, row);
         const texts = row.map(plain).filter((text) => text !== "");
         const chip = element("span", row.some(Array.isArray) ? "chip brand" : "chip", texts.slice(2).join(" · "));
         line.append(element("span", "mono", texts.slice(0, 2).join(" ")), chip);
@@ -187,6 +190,28 @@
     drawn.push(svg("text", { x: 110, y: 108, class: "lt mid" }, String(total)), svg("text", { x: 110, y: 124, class: "ls mid" }, "keys"));
     place.replaceChildren(...drawn);
   }
+  // What was measured: a bar for each setting, the best first, with the least and the most of its runs.
+  function bars(seen) {
+    const place = one("[data-bars]");
+    if (!place) return;
+    const shown = seen.tables.find((each) => each.name === "settings_measured").rows.slice(0, 6).map((row) => row.map(plain));
+    const width = Math.max(280, place.getBoundingClientRect().width);
+    const most = Math.max(1, ...shown.map((row) => Number(row[2].split(" to ")[1])));
+    const at = (count) => ((width - 12) * count) / most;
+    place.setAttribute("viewBox", `0 0 ${width} 216`);
+    const drawn = shown.flatMap(([setting, mean, ends, p95, runs, mark], n) => {
+      const y = 36 * n;
+      const [least, top] = ends.split(" to ").map(Number);
+      return [
+        svg("text", { x: 0, y: y + 13, class: mark ? "lbb" : "lb" }, mark ? `${setting} (${mark})` : setting),
+        svg("text", { x: width - 4, y: y + 13, class: "lb end" }, `${mean}/s, p95 ${p95} ms, ${runs === "1" ? "1 run" : `${runs} runs`}`),
+        svg("rect", { x: 0, y: y + 19, width: Math.max(1, at(Number(mean))), height: 9, rx: 2, class: mark ? "f-brand" : "f-comp" }),
+        svg("path", { d: `M${at(least)} ${y + 23.5}H${at(top)}M${at(least)} ${y + 19}v9M${at(top)} ${y + 19}v9`, class: "nofill s-axis", "stroke-width": 1.5 }),
+      ];
+    });
+    if (!shown.length) drawn.push(svg("text", { x: 0, y: 13, class: "lb" }, "Nothing has been measured yet."));
+    place.replaceChildren(...drawn);
+  }
   function wires(seen) {
     const place = one("[data-wires]");
     const frame = place.getBoundingClientRect();
@@ -231,7 +256,9 @@
       const long = label.length * 6.2;
       const start = Math.min(x, width - long - 8);
       const row = [0, 1].find((each) => start + long < taken[each] - 10);
-      drawn.push(svg("circle", { cx: x, cy: 30, r: 4.5, class: `f-${tone || "ink3"} s-surface`, "stroke-width": 2 }));
+      const dot = svg("circle", { cx: x, cy: 30, r: 4.5, class: `f-${tone || "ink3"} s-surface`, "stroke-width": 2 });
+      dot.append(svg("title", {}, label));
+      drawn.push(dot);
       if (row === undefined || start < 0) return;
       taken[row] = start;
       drawn.push(svg("text", { x: start, y: row ? 54 : 13, class: "lb" }, label));
@@ -280,7 +307,7 @@
       put(one(`[data-knob-value="${knob.dataset.knob}"]`), seen.values[knob.dataset.knob]);
     });
     if (!back && String(seen.unsafe) !== one("[data-unsafe]").getAttribute("aria-pressed")) location.reload();
-    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); wires(seen);
+    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); bars(seen); wires(seen);
   }
 
   one(".scenes [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

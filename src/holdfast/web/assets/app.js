@@ -103,7 +103,7 @@
       peek(line.dataset.peekAt);
       return;
     }
-    const link = target.closest("a[data-dialog]");
+    const link = target.closest("a[data-dialog], a[data-shows]");
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); ask(link.href); }
   });
   document.addEventListener("change", (event) => {
@@ -281,7 +281,7 @@
     if (!state) return;
     state.dataset.liveState = word;
     root.dataset.liveNow = word;
-    state.title = { live: "Live", polling: stored("refresh") ? "Asked every 10 seconds: see Settings" : "Asked every 10 seconds: a stream does not get through", away: "The database is unreachable" }[word] || `Last seen ${seen ? Math.round((Date.now() - seen) / 1000) : "some"} seconds ago`;
+    state.title = { live: "Live", polling: stored("refresh") ? "Asked every 10 seconds: see Settings" : "Asked every 10 seconds: a stream does not get through", away: "New numbers cannot be read" }[word] || `Last seen ${seen ? Math.round((Date.now() - seen) / 1000) : "some"} seconds ago`;
   }
   function swap(values) {
     seen = Date.now();
@@ -329,7 +329,7 @@
       heard = true;
       seen = Date.now();
       show("away");
-      if (away) { away.textContent = `The database is unreachable: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
+      if (away) { away.textContent = JSON.parse(event.data).sentence; away.hidden = false; }
     });
     source.addEventListener("error", () => {
       show("stale");

@@ -16,8 +16,9 @@ from holdfast.shapes import MEANS
 from holdfast.store.queue_load import Count
 from holdfast.store.show import JobLine
 from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, JOB_SEARCHES, job_filter, job_id, options, text
+from holdfast.web.parts import Missing, in_time
 from holdfast.web.views.drawn import Drawn, filters_for, job_state, later
-from holdfast.web.views.overview import OLD, Numbers, numbers_of
+from holdfast.web.views.overview import OLD, PATIENCE, Numbers, numbers_of
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -54,7 +55,8 @@ _TABS = (
 
 def page(site: "Site") -> Page:
     def load(asked: PageRequest) -> Procedure[View]:
-        numbers = yield from later(lambda: numbers_of(site, OLD))
+        seen = yield from later(lambda: in_time("The counts", lambda: numbers_of(site, OLD), PATIENCE))
+        numbers = None if isinstance(seen, Missing) else seen
         after = text(asked.query, "after")
         found = yield from Operator.list_jobs.procedure(
             job_filter(asked.query, site.masked_of),
@@ -76,8 +78,8 @@ def page(site: "Site") -> Page:
             "peek": peeked,
             "page_query": given_page,
             "was": site.baselines.keep(lines_of(found.jobs), site.now()),
-            "queues": [load.name for load in numbers.found.queues],
-            "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}),
+            "queues": [load.name for load in numbers.found.queues] if numbers else [],
+            "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}) if numbers else [],
         }
         more = None if found.next is None else {**given, "after": str(found.next)}
         cut = (
@@ -120,8 +122,10 @@ def _time_of(place: UUID) -> str:
     return f"{datetime.fromtimestamp((place.int >> 80) / 1000, UTC):%d %b %H:%M:%S} UTC"
 
 
-def _count(numbers: Numbers, word: str) -> Count | None:
+def _count(numbers: Numbers | None, word: str) -> Count | None:
     """From the shared snapshot: never by a separate count."""
+    if numbers is None:
+        return None
     if word == state.DEAD_LETTER:
         return numbers.found.dead_letters
     if word in (state.COMPLETED, state.CANCELLED, BACKING_OFF, ""):

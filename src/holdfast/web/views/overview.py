@@ -1,5 +1,6 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -20,6 +21,8 @@ from holdfast.store.stats import Minute
 from holdfast.web.charts import Spark, spark, wait_chart
 from holdfast.web.filters import text
 from holdfast.web.findings import shown_findings
+from holdfast.web.parts import Missing, in_time
+from holdfast.web.reading import LONGEST
 from holdfast.web.snapshots import SHARE
 from holdfast.web.trends import SPANS, Range, Trends, range_of, trends_of, wait_lines
 from holdfast.web.views.drawn import Drawn, later
@@ -41,6 +44,8 @@ RUNNING_SHARE = (
     0.003  # of the time, at most, that it takes to count what workers run: their claims are searched for it
 )
 OLD = 60.0  # seconds for which optional data serve
+PATIENCE = 2.0  # seconds that the page waits for new numbers, where it has older ones
+FIRST = LONGEST + 1.0  # and where it has none: longer than a statement may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,47 +114,68 @@ def page(site: "Site") -> Page:
         span = text(asked.query, "history") or "1h"
         if span not in SPANS:
             raise ConfigurationError(f"history={span[:40]!r} is not one of {', '.join(SPANS)}")
-        numbers = yield from later(lambda: numbers_of(site))
-        diagnosis = yield from later(site.diagnosis)
-        queues = queues_worst_first(numbers)
-        trends = yield from later(lambda: trends_of(site, [row.load.name for row in queues[:QUEUES]]))
-        shown = yield from later(lambda: range_of(site, span))
-        findings = worst_first(diagnosis.findings)
-        wrong = shown_findings([f for f in findings if f.level != "info"], site.shell)
-        context = {
+        seen, found, shown = yield from later(lambda: _parts(site, span))
+        numbers: Numbers | None = site.snapshots.last("overview") if isinstance(seen, Missing) else seen
+        diagnosis = None if isinstance(found, Missing) else found
+        findings = worst_first(diagnosis.findings) if diagnosis is not None else []
+        context: dict[str, Any] = {
             "numbers": numbers,
-            "findings": wrong,
-            "checks": len(diagnosis.checks),
-            "not_checked": diagnosis.not_checked,
+            "diagnosis": diagnosis,
+            "missing": [one for one in (seen, found, shown) if isinstance(one, Missing)],
+            "age": (site.now() - numbers.at).total_seconds() if numbers is not None else 0.0,
+            "findings": shown_findings([f for f in findings if f.level != "info"], site.shell),
             "looked": site.snapshots.age("doctor") or 0.0,
-            "queues": queues,
-            "sparks": {row.load.name: _due_spark(trends, row.load.name) for row in queues[:QUEUES]},
-            "kpis": _sparks(numbers, trends),
-            "trends": trends,
-            "waits": wait_chart(wait_lines(shown)),
+            "range": None if isinstance(shown, Missing) else shown,
+            "waits": None if isinstance(shown, Missing) else wait_chart(wait_lines(shown)),
             "spans": [(one, one == span) for one in SPANS],
-            "jobs_a_minute": _counted(shown, span),
+            "jobs_a_minute": None if isinstance(shown, Missing) else _counted(shown, span),
             "was": site.baselines.keep(findings_of(diagnosis), site.now()),
         }
-        data = {
-            "at": numbers.at,
-            "findings": findings,
-            "overview": numbers.found,
-            "workers": numbers.workers,
-            "minutes": numbers.minutes,
-            "trend": trends.total,
-            "usual_due": trends.usual_due,
-            "marks": shown.waits.marks,
-        }
+        data: dict[str, Any] = {"findings": findings, "missing": [one.sentence for one in context["missing"]]}
+        if not isinstance(shown, Missing):
+            data["marks"] = shown.waits.marks
+        if numbers is not None:
+            yield from _with_numbers(site, numbers, context, data)
         return Drawn((), data, ("status",), template="overview.html", context=context)
 
     return Page("", "Overview", load, icon="overview", takes=("history",))
 
 
-def findings_of(diagnosis: Diagnosis) -> Mapping[str, Sequence[object]]:
+async def _parts(site: "Site", span: str) -> tuple[Numbers | Missing, Diagnosis | Missing, Range | Missing]:
+    """What takes too long, or waits for a lock, takes nothing else with it: then somebody is needed most."""
+    patience = PATIENCE if site.snapshots.last("overview") is not None else FIRST
+    return await asyncio.gather(
+        in_time("The numbers", lambda: numbers_of(site), patience),
+        in_time("What the doctor found", site.diagnosis, FIRST),
+        in_time("The history", lambda: range_of(site, span), FIRST),
+    )
+
+
+def _with_numbers(
+    site: "Site", numbers: Numbers, context: dict[str, Any], data: dict[str, Any]
+) -> Procedure[None]:
+    queues = queues_worst_first(numbers)
+    trends = yield from later(lambda: trends_of(site, [row.load.name for row in queues[:QUEUES]]))
+    context |= {
+        "queues": queues,
+        "sparks": {row.load.name: _due_spark(trends, row.load.name) for row in queues[:QUEUES]},
+        "kpis": _sparks(numbers, trends),
+        "trends": trends,
+    }
+    data |= {
+        "at": numbers.at,
+        "overview": numbers.found,
+        "workers": numbers.workers,
+        "minutes": numbers.minutes,
+        "trend": trends.total,
+        "usual_due": trends.usual_due,
+    }
+
+
+def findings_of(diagnosis: Diagnosis | None) -> Mapping[str, Sequence[object]]:
     """What makes a finding another one, by its code: how many there are of it, how bad, and about how many things."""
     found: dict[str, list[int]] = {}
-    for one in diagnosis.findings:
+    for one in diagnosis.findings if diagnosis is not None else ():
         if one.level != "info":
             line = found.setdefault(one.code, [0, 0, 0])
             line[one.level == "error"] += 1
