@@ -5,6 +5,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import holdfast
@@ -183,3 +184,10 @@ def test_from_claim_to_settle_and_to_the_whole_story_it_is_not_far() -> None:
     story = _lines_of("Reading order")
     assert len(story) >= 7
     assert sum(story) <= 1500
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Of two in folders that are no packages, pytest collects one and fails for the other."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    names = Counter(file.name for file in files if not (file.parent / "__init__.py").exists())
+    assert [name for name, times in names.items() if times > 1] == []
