@@ -1,5 +1,6 @@
 """Acts: shown first, confirmed as shown, done by the operator's verbs, and in the audit under the name of who asked."""
 
+import base64
 import html
 import json
 import re
@@ -250,7 +251,8 @@ SECRETS = Pages((), (Act("queue tell", "Tell", _tell, (), lambda _: ("queue", "t
 
 
 async def test_what_is_said_can_only_be_said_by_us(mara: Surfer) -> None:
-    mara.client.cookies.set("holdfast_said", "RXZpbA==.0000")
+    text = base64.urlsafe_b64encode(b'["Evil", null]').decode()
+    mara.client.cookies.set("holdfast_said", f"{text}.0000")
     assert "Evil" not in await mara.page("/settings")
 
 
